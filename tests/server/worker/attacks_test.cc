@@ -1,5 +1,5 @@
-// One confined child attacks another one, or the test itself. Each attack must fail, and its victim must live
-// on.
+// Tests attacks of a confined child process on another one or on the test itself. Each attack must fail and
+// the victim must survive.
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/netlink.h>
@@ -33,7 +33,8 @@ namespace sandbox = gpupool::worker::sandbox;
 
 namespace {
 
-// A victim's memory, as seen by a process of the same user that has made itself nothing but unprivileged.
+// Checks that a process of the same user, which has only dropped privileges, cannot reach the victim's
+// memory.
 bool memory_is_hidden(pid_t victim) {
   const std::string folder = "/proc/" + std::to_string(victim);
   return refused(::open((folder + "/mem").c_str(), O_RDWR), EACCES) &&
@@ -45,7 +46,8 @@ bool memory_is_hidden(pid_t victim) {
 }  // namespace
 
 TEST_CASE("a worker's memory is hidden from processes of its user, also without Landlock") {
-  // As a program that a user has started: root gives way to nobody, and nothing is hidden.
+  // Runs as an ordinary user's program does: drop_user() would not change the user of a process without root,
+  // and the process is dumpable.
   const auto ordinary = [] {
     const bool other =
         ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(65534, 65534, 65534) == 0 &&
@@ -82,7 +84,7 @@ TEST_CASE("workers with separate users cannot signal each other or read each oth
           check(::pipe(ends) == 0);
           check(::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 && ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0 &&
                 ::fcntl(ends[0], F_SETFL, O_ASYNC) == 0);
-          check(::write(ends[1], "x", 1) == 1);  // the kernel sends nothing to another user
+          check(::write(ends[1], "x", 1) == 1);  // the kernel does not signal another user's process
           check(memory_is_hidden(victim.pid()));
           check(refused(::open(shared.c_str(), O_RDONLY), EACCES));
           check(refused(::unlink(shared.c_str())));
@@ -133,7 +135,7 @@ TEST_CASE("a worker sees no processes, no shared memory and no network of the ho
     if (!made.processes || !made.ipc || !made.network) ::_exit(77);
     check(sandbox::drop_user("nobody").ok());
     for (const std::string& folder : {other, parent, std::string("/proc/1")})
-      check(refused(::access(folder.c_str(), F_OK), ENOENT));  // the first one has its user, too
+      check(refused(::access(folder.c_str(), F_OK), ENOENT));  // even `other`, which has the same user
     check(::access(("/proc/" + std::to_string(::getpid()) + "/maps").c_str(), R_OK) == 0 &&
           ::access("/proc/meminfo", R_OK) == 0);
     struct shmid_ds state {};
@@ -220,8 +222,8 @@ bool confine() {
   return sandbox::drop_user("nobody").ok() && sandbox::restrict_calls().ok();
 }
 
-constexpr uint64_t kIgnoredByTheKernel = uint64_t{1}
-                                         << 32;  // above an int, which a filter must not be misled by
+constexpr uint64_t kIgnoredByTheKernel =
+    uint64_t{1} << 32;  // an int's upper bits, which the kernel ignores and the filter must ignore as well
 
 bool command_refused(int descriptor, int command, long argument) {
   return refused(::syscall(SYS_fcntl, descriptor, command, argument)) &&
@@ -275,9 +277,9 @@ TEST_CASE("no descriptor of a worker signals another worker") {
           check(request_refused(sockets[0], 0x8901, victim.pid()));  // FIOSETOWN
           check(request_refused(sockets[0], 0x8902, victim.pid()));  // SIOCSPGRP
           check(request_refused(sockets[0], FIOASYNC, 1));
-          check(request_refused(sockets[0], 0x8936, 0));  // another one of the type
+          check(request_refused(sockets[0], 0x8936, 0));  // another request of the socket type
           for (const int end : {ends[1], sockets[1]})
-            check(::write(end, "x", 1) == 1);  // sends what was asked for
+            check(::write(end, "x", 1) == 1);  // would send the requested signal
         }) == 0);
   CHECK(victim.lives());
 }
@@ -298,7 +300,7 @@ TEST_CASE("a worker has the descriptor commands that it needs") {
                 ::fcntl(file, F_GETLK, &lock) == 0);
           check(::fcntl(file, F_ADD_SEALS, F_SEAL_GROW) == 0 && ::fcntl(file, F_GET_SEALS) == F_SEAL_GROW);
           for (unsigned type = 0; type < 0x100;
-               ++type) {  // device drivers': refused by the pipe, not by the filter
+               ++type) {  // device drivers' types: the pipe rejects them, not the filter
             const bool device = type != 'T' && type != 0x89;
             const bool filtered =
                 ::ioctl(ends[0], uint64_t{0xc0de0001} | type << 8, nullptr) < 0 && errno == EPERM;
@@ -313,7 +315,7 @@ TEST_CASE("a worker sends no datagram to another socket of the host") {
   address.sun_family = AF_UNIX;
   socklen_t size = sizeof address.sun_family;
   REQUIRE(::bind(socket, reinterpret_cast<const sockaddr*>(&address), size) ==
-          0);  // under a free abstract name
+          0);  // autobind: the kernel chooses a free abstract name
   size = sizeof address;
   REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   int inherited[2];
@@ -356,7 +358,8 @@ TEST_CASE("a worker can neither reconnect its client's socket nor listen") {
 }
 
 TEST_CASE("a worker can bind neither ports nor abstract socket names") {
-  const int internet = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // as a client's connection
+  const int internet =
+      ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // a socket like a client's connection
   CHECK(in_child([&](Checks& check) {
           check(confine());
           sockaddr_in port{};
@@ -372,7 +375,7 @@ TEST_CASE("a worker can bind neither ports nor abstract socket names") {
           check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
           check(refused(::bind(ends[0], reinterpret_cast<const sockaddr*>(&name), size)));
           check(refused(::bind(ends[0], reinterpret_cast<const sockaddr*>(&name),
-                               sizeof name.sun_family)));  // any free name
+                               sizeof name.sun_family)));  // autobind
           check(refused(::syscall(SYS_bind, ends[0], &name, kIgnoredByTheKernel | size)));
           const int netlink = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
           sockaddr_nl own{};
@@ -418,7 +421,7 @@ TEST_CASE("a worker cannot change another worker's scheduling or memory or signa
           check(refused(::sched_setscheduler(victim.pid(), SCHED_IDLE, &parameter)));
           check(refused(::setpriority(PRIO_PROCESS, static_cast<id_t>(victim.pid()), 19)));
           check(refused(::syscall(SYS_move_pages, 0x3fffffff, 0, nullptr, nullptr, nullptr,
-                                  0)));  // not ESRCH: the filter refuses it
+                                  0)));  // the filter, not the kernel's ESRCH
           check(refused(::syscall(SYS_get_robust_list, victim.pid(), nullptr, nullptr)));
           check(refused(::kill(victim.pid(), SIGKILL)));
           check(refused(::kill(-1, SIGTERM)));

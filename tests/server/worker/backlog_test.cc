@@ -1,5 +1,5 @@
-// Commands of a stream that waits for the client are kept in their order, with what depends on them; all
-// others pass.
+// Tests the backlog: commands of a stream that waits for the client, and commands that depend on them, are
+// kept in order; all other commands pass.
 #include <set>
 
 #include "protocol/wire/commands.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kHold = 77;
 
-// Streams 0 and 1, 0 held.
+// A session with streams 0 and 1, of which 0 is held.
 struct Held {
   explicit Held(uint32_t flags = CU_STREAM_NON_BLOCKING, worker::Usage usage = {})
       : client(false, nullptr, 0, false, nullptr, false, std::move(usage)) {
@@ -108,26 +108,26 @@ TEST_CASE("a command ordered after all others does not delay copies and host fun
   held.fill(stream_handle(2), 200, 3);
   held.client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{5, stream_handle(2)}));
   CHECK(held.client.result(held.synchronize(kSecond)) == CUDA_SUCCESS);
-  held.client.record(0, kSecond);  // names an object, as the command may
+  held.client.record(0, kSecond);  // synchronize_event below names this object
   CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_ERROR_NOT_READY);
   held.resume();
   held.client.result(held.synchronize(kFirst));
   CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
 }
 
-// A program whose threads hold one stream or the other at any time would keep such a command for ever.
+// Otherwise a program whose threads always hold one of two streams would delay the command for ever.
 TEST_CASE("a command does not wait for streams that later commands hold") {
   Held held;
   const auto context = held.client.send(Command::synchronize_context, {}, true);
   const auto alone = held.client.send(Command::set_border_color, bytes_of(wire::SetBorderColor{}), true);
-  held.client.record(0, kSecond);  // comes after it
+  held.client.record(0, kSecond);  // sent after it
   const auto event = held.client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
   held.client.create_stream(2);
   held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(2), kHold + 1}));
   CHECK(held.client.silent());
   held.resume();
   CHECK(held.client.result(context) == CUDA_SUCCESS);
-  CHECK(held.client.result(alone) == CUDA_ERROR_INVALID_HANDLE);  // it names no texture
+  CHECK(held.client.result(alone) == CUDA_ERROR_INVALID_HANDLE);  // names no texture
   CHECK(held.client.result(event) == CUDA_SUCCESS);
   const uint64_t later = held.client.send(Command::synchronize_context, {}, true);
   CHECK(held.client.silent());
@@ -165,7 +165,7 @@ TEST_CASE("tells a client that its backlog is full and when it has room again") 
   CHECK(flags(ask(kFirst)) == 0);
   const std::vector<std::byte> data(60'000, std::byte{3});
   for (int copies = 0; copies < 10; ++copies) held.client.copy_in(kFirst, 100, data);
-  CHECK(held.client.receive().header.flags == wire::kSendAwaitRoom);                             // unasked
+  CHECK(held.client.receive().header.flags == wire::kSendAwaitRoom);  // sent without a request
   held.client.call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, kFirst));  // fails
   const uint64_t waits = ask(kFirst);
   CHECK(flags(ask(kSecond)) == wire::kSendAwaitRoom);
@@ -173,7 +173,7 @@ TEST_CASE("tells a client that its backlog is full and when it has room again") 
   held.resume();
   CHECK(flags(waits) == 0);
   CHECK(held.client.result(held.synchronize(kFirst)) ==
-        CUDA_ERROR_INVALID_VALUE);  // not told by the answer before
+        CUDA_ERROR_INVALID_VALUE);  // the earlier reply did not report it
   CHECK(held.read(kFirst, 100) == std::byte{3});
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("a free in a blocking stream comes behind the legacy stream") {
   Held held(CU_STREAM_DEFAULT);
   held.client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
   held.client.create_stream(2, CU_STREAM_DEFAULT);
-  held.fill(0, FakeDriver::kGranularity, 8);  // in the legacy stream, behind the held one
+  held.fill(0, FakeDriver::kGranularity, 8);  // in the legacy stream, behind the held stream
   const wire::FreeMemory free{held.client.address(FakeDriver::kGranularity), FakeDriver::kGranularity,
                               stream_handle(2)};
   const uint64_t freed = held.client.send(Command::free_memory, bytes_of(free));
@@ -306,7 +306,7 @@ TEST_CASE("a client that waits for every call does not wait for commands that CU
   CHECK(held.client.ask("cuMemsetD8Async",
                         bytes_of(held.client.address(0), uint8_t{13}, uint64_t{16}, kFirst)) == CUDA_SUCCESS);
   CHECK(held.client.ask("cuEventRecord", bytes_of(event_handle(0), kFirst)) == CUDA_SUCCESS);
-  // What is wrong is told later.
+  // The error is reported later.
   CHECK(held.client.ask("cuMemsetD8Async", bytes_of(uint64_t{8}, uint8_t{13}, uint64_t{16}, kFirst)) ==
         CUDA_SUCCESS);
   held.resume();
@@ -322,8 +322,8 @@ TEST_CASE("frees count as retired in their order") {
                                                       FakeDriver::kGranularity, kFirst}));
   constexpr uint64_t kOther = cuda::make_handle(cuda::Kind::context, 1, 2);
   held.client.send(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0}));
-  const uint64_t destroy =
-      held.client.send(Command::destroy_context, bytes_of(kOther), true);  // its addresses retire as well
+  const uint64_t destroy = held.client.send(Command::destroy_context, bytes_of(kOther),
+                                            true);  // retires the context's addresses as well
   CHECK(held.client.reply(destroy).header.retired < late);
   held.resume();
   held.client.ask(Command::synchronize_context, {});

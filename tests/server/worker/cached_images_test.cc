@@ -1,4 +1,4 @@
-// A session that takes images from poold's cache. The test plays poold, honest or not.
+// Tests a session that takes images from poold's cache. The test acts as an honest or a malicious poold.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -42,7 +42,7 @@ struct Poold {
     REQUIRE(message);
     return *message;
   }
-  // Awaits the question for an image and answers it with this file.
+  // Waits for the request for an image and answers it with this file.
   void give(const wire::ImageName& name, int descriptor) {
     const auto wanted = receive();
     REQUIRE(wanted.header.kind == ControlKind::image_wanted);
@@ -53,8 +53,8 @@ struct Poold {
     REQUIRE(server::send_control(ends[0], answer, "", descriptor));
     if (descriptor >= 0) ::close(descriptor);
   }
-  // Awaits the offer of an image; answers with a file for it, or that it is not wanted. The file stays the
-  // caller's.
+  // Waits for the offer of an image and answers with a file for it, or that it is not wanted. The caller owns
+  // the returned descriptor.
   int give_space(const wire::ImageName& name, bool wanted) {
     const auto offered = receive();
     REQUIRE(offered.header.kind == ControlKind::image_offered);
@@ -107,7 +107,7 @@ struct Session {
     client.send(Command::upload_part, part);
     return client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload}), true);
   }
-  // Exactly what a client is told whose image the server does not have.
+  // Checks that the reply equals the one for an image that the server does not have.
   void must_miss(uint64_t load) {
     const auto reply = client.reply(load);
     CHECK(reply.header.result == wire::kImageMissing);
@@ -180,7 +180,7 @@ TEST_CASE("reveals nothing to a client that knows an image's name but not its by
   session.poold.give(guess, sealed(kImage));
   session.must_miss(load);
   CHECK(session.client.finish() == 0);
-  CHECK(session.poold.silent());  // the image is as good as before
+  CHECK(session.poold.silent());  // no report of a damaged image
 }
 
 TEST_CASE("bytes that do not match their name are never loaded, and are reported") {

@@ -1,5 +1,4 @@
-// What a checkpoint takes and brings back of a session that maps memory by itself and has arrays. The test
-// plays poold.
+// Tests checkpoint and restore of a session with virtual memory mappings and arrays. The test acts as poold.
 #include <unistd.h>
 
 #include <cstring>
@@ -29,8 +28,8 @@ constexpr uint8_t kThere = 1;
 constexpr CUDA_ARRAY3D_DESCRIPTOR kShape{64, 32, 3, CU_AD_FORMAT_FLOAT, 2, CUDA_ARRAY3D_SURFACE_LDST};
 constexpr uint64_t kRow = kShape.Width * 8;
 
-// Memory of the client's own: two pages that are mapped twice, one that is mapped nowhere, one whose handle
-// is gone.
+// Virtual memory: one allocation of two pages that is mapped twice, one that is not mapped, and one with a
+// released handle.
 struct Mapped : CheckpointedSession {
   Mapped() {
     create(kWhole, 2);
@@ -78,7 +77,7 @@ struct Mapped : CheckpointedSession {
   std::vector<std::byte> read(uint64_t page) {
     return client->data(client->copy_out(stream_handle(0), page * kPage, kPage));
   }
-  // As it was made.
+  // Checks that everything is as created.
   void check_all() {
     CHECK(charged() == before);
     CHECK(own() == 8 * kPage);
@@ -90,7 +89,7 @@ struct Mapped : CheckpointedSession {
     CHECK(read(8) == content(8));
     CHECK(read(9) == content(9));
     CHECK(read(12) == content(9));
-    // One allocation still, whichever way it is looked at.
+    // Both mappings still share one allocation.
     REQUIRE(client->result(client->copy_in(0, 9 * kPage, content(77), true)) == CUDA_SUCCESS);
     CHECK(read(12) == content(77));
     set_access(16, 1, CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -102,7 +101,8 @@ struct Mapped : CheckpointedSession {
   uint64_t before = 0;
 };
 
-// An array, one with levels of which one has a handle, a texture on each and a surface on the level.
+// A session with an array, a mipmapped array of which one level has a handle, a texture on each, and a
+// surface on the level.
 struct WithArrays : CheckpointedSession {
   WithArrays() {
     REQUIRE(client->ask("cuArray3DCreate_v2", bytes_of(kArray, kThere, kShape)) == CUDA_SUCCESS);
@@ -125,7 +125,7 @@ struct WithArrays : CheckpointedSession {
                            bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
     before = charged();
     used = own();
-    // A hole among the numbers, which the driver gives first.
+    // Leaves an unused number, which the driver assigns first.
     REQUIRE(client->ask("cuTexObjectDestroy", bytes_of(numbers.front())) == CUDA_SUCCESS);
     numbers.erase(numbers.begin());
   }
@@ -134,7 +134,7 @@ struct WithArrays : CheckpointedSession {
     REQUIRE(reply.header.result == CUDA_SUCCESS);
     return reply.as<uint64_t>();
   }
-  // Between the array and the session's page `page`.
+  // Copies between the array and the session's page `page`.
   void copy(uint64_t array, uint64_t page, bool in, size_t width, size_t height, size_t depth) {
     CUDA_MEMCPY3D c{};
     c.srcMemoryType = in ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_ARRAY;

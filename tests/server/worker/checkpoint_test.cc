@@ -1,4 +1,5 @@
-// A session is locked, checkpointed, restored and unlocked when poold says so. The test plays poold.
+// Tests a session that is locked, checkpointed, restored and unlocked on poold's order. The test acts as
+// poold.
 #include "protocol/wire/commands.h"
 #include "tests/server/worker/checkpointed_session.h"
 #include "tests/support/catch.h"
@@ -87,13 +88,13 @@ TEST_CASE("poold can cancel a pending lock but not an acquired one") {
   TestClient* const client = &*session.client;
   CHECK(client->ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 5})) == CUDA_SUCCESS);
   session.order(CheckpointAction::lock);
-  CHECK(session.silent());  // it waits for the stream
+  CHECK(session.silent());  // waits for the held stream
   session.stop_locking();
   CHECK(session.answer() == CUDA_ERROR_NOT_READY);
   session.order(CheckpointAction::lock);
   client->send(Command::resume_stream, bytes_of(wire::ResumeStream{5}));
   CHECK(session.answer() == CUDA_SUCCESS);
-  session.stop_locking();  // too late: nothing is said
+  session.stop_locking();  // too late: not answered
   CHECK(session.change(CheckpointAction::lock) == CUDA_ERROR_ILLEGAL_STATE);
   CHECK(session.change(CheckpointAction::unlock) == CUDA_SUCCESS);
   CHECK(session.intact());

@@ -1,4 +1,5 @@
-// A session that the test, as poold, locks, checkpoints, restores and unlocks.
+// A session for checkpoint tests: the test acts as poold and orders state changes. Runs on the test's thread;
+// a wrong or missing answer fails the test.
 #pragma once
 #include <initializer_list>
 
@@ -24,7 +25,7 @@ struct CheckpointedSession : PooledSession {
     while (true) {
       const server::ControlHeader said = hear();
       if (said.kind == server::ControlKind::turn) continue;
-      if (said.kind == server::ControlKind::memory_needed) {  // nobody makes any
+      if (said.kind == server::ControlKind::memory_needed) {  // memory is not available
         server::ControlHeader header{.kind = server::ControlKind::room_patience};
         header.memory_question = said.memory_question;
         say(header);

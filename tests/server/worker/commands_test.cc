@@ -1,4 +1,5 @@
-// What commands do, one by one: rows, handles, deferred errors, modules, launches, host functions, contexts.
+// Tests commands one by one: calls of the table, handles, deferred errors, modules, launches, host functions,
+// contexts.
 #include "protocol/wire/commands.h"
 
 #include <unistd.h>
@@ -25,7 +26,7 @@ constexpr uint64_t kModule = make_handle(Kind::module, 1, 300);
 constexpr uint64_t kFunction = make_handle(Kind::function, 1, 301);
 constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
 
-// A bundle around PTX text, or around a fat binary.
+// Returns a bundle of PTX text or of a fat binary.
 wire::Buffer bundle(const std::string& content) {
   cuda::ImageSpans spans;
   spans.image =
@@ -78,7 +79,8 @@ TEST_CASE("reports the first deferred error once with the next reply") {
   TestClient client;
   client.retain();
   client.call("cuStreamWaitEvent", bytes_of(uint64_t{0}, event_handle(7), uint32_t{0}));  // INVALID_HANDLE
-  client.send(Command::map_memory, bytes_of(wire::MapMemory{1, 1, 0, 0}));  // INVALID_VALUE, the second
+  client.send(Command::map_memory,
+              bytes_of(wire::MapMemory{1, 1, 0, 0}));  // INVALID_VALUE, not the first error
   SECTION("of a wait") {
     CHECK(client.ask(Command::synchronize_context, {}) == CUDA_ERROR_INVALID_HANDLE);
   }
@@ -162,7 +164,7 @@ TEST_CASE("assembles and loads a module and finds its functions") {
   REQUIRE(found.header.result == CUDA_SUCCESS);
   const auto info = found.as<wire::FunctionInfo>();
   CHECK(info.attributes[3] == 103);
-  CHECK(info.attributes[5] == 0);  // failed
+  CHECK(info.attributes[5] == 0);  // this attribute's query failed
   REQUIRE(info.parameter_count == 2);
   CHECK(found.as<wire::ParameterInfo>(sizeof info + 8).offset == 8);
   CHECK(found.as<wire::ParameterInfo>(sizeof info + 8).size == 4);
@@ -189,13 +191,12 @@ TEST_CASE("rejects malformed images before the driver sees them") {
   CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) ==
         CUDA_ERROR_INVALID_IMAGE);
   auto image = bundle(kPtx);
-  image.resize(image.size() - 16);  // the text's end and its NUL
+  image.resize(image.size() - 16);  // without the text's end and NUL
   auto part = bytes_of(wire::UploadPart{kUpload, image.size()});
   part.insert(part.end(), image.begin(), image.end());
   client.send(Command::upload_part, part);
   CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) != CUDA_SUCCESS);
-  part =
-      bytes_of(wire::UploadPart{kUpload, uint64_t{100}}, uint64_t{0x464c457f});  // an ELF magic, incomplete
+  part = bytes_of(wire::UploadPart{kUpload, uint64_t{100}}, uint64_t{0x464c457f});  // ELF magic, incomplete
   client.send(Command::upload_part, part);
   CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) ==
         CUDA_ERROR_INVALID_IMAGE);
@@ -292,7 +293,7 @@ TEST_CASE("a host function holds its stream until the client has run it") {
   const uint64_t copy = client.copy_out(stream_handle(0), 0, data.size());
   client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 4711}));
   const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
-  CHECK(client.data(copy) == data);  // what came before in the stream is there first
+  CHECK(client.data(copy) == data);  // work queued earlier in the stream comes first
   const Message turn = client.receive();
   CHECK(turn.header.kind == wire::MessageKind::host_callback);
   CHECK(turn.as<uint64_t>() == 4711);
@@ -321,7 +322,7 @@ TEST_CASE("a held stream waits until the client resumes it and other streams con
         CUDA_ERROR_INVALID_HANDLE);
   const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
   CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(1))) == CUDA_SUCCESS);
-  client.send(Command::resume_stream, bytes_of(wire::ResumeStream{78}));  // nothing is held by that
+  client.send(Command::resume_stream, bytes_of(wire::ResumeStream{78}));  // no stream is held by this id
   CHECK(client.silent());
   client.send(Command::resume_stream, bytes_of(wire::ResumeStream{77}));
   CHECK(client.result(wait) == CUDA_SUCCESS);
@@ -403,7 +404,7 @@ TEST_CASE("sends the output of a kernel before the reply to the wait for it") {
              message.header.kind == wire::MessageKind::standard_error));
     (message.header.kind == wire::MessageKind::standard_output ? out : error) += message.text();
   }
-  CHECK(client.finish() == 0);  // before the checks, which print where the session's output goes
+  CHECK(client.finish() == 0);  // before the checks: their messages go where the session's output goes
   CHECK(out == "from the device\n");
   CHECK(error == "and an error\n");
 }
@@ -418,7 +419,7 @@ TEST_CASE("loading and unloading modules leaks nothing") {
   }
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
   CHECK(client.fake.module_count() == 0);
-  // The variable went with its module: its address is foreign again.
+  // The variable was unloaded with its module: its address is foreign again.
   const auto address = reinterpret_cast<uint64_t>(client.fake.global.data());
   CHECK(client.ask(Command::copy_to_device, bytes_of(wire::CopyToDevice{0, address, 0, 4, 1}, uint32_t{1})) ==
         CUDA_ERROR_INVALID_VALUE);

@@ -1,5 +1,5 @@
-// The gate before work for the device: against a device of which the test says how far it has got, and a
-// session page that the test writes as poold would.
+// Tests the compute gate with a device whose progress the test controls and a session page that the test
+// writes as poold does.
 #include "server/worker/compute_gate.h"
 
 #include <algorithm>
@@ -19,14 +19,15 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Events are numbered as they are recorded; the device has passed the first so many.
+// A simulated device: events are numbered in the order in which they are recorded, and the first `passed` of
+// them have completed.
 struct Device {
   std::mutex mutex;
   std::condition_variable moved;
   uint64_t recorded = 0, passed = 0;
   int alive = 0;
-  std::atomic<float> event_milliseconds{1};  // from one event to the next
-  // Of what streams have to do: the device is at work on it in so many of each ten parts of a millisecond.
+  std::atomic<float> event_milliseconds{1};  // between two events
+  // In how many tenths of each millisecond stream queries find the device busy.
   std::atomic<int> busy_tenths{0};
   std::atomic<int> queries{0};  // of streams
   void pass(uint64_t number) {
@@ -115,7 +116,7 @@ struct Session {
     CHECK(device.alive == 0);
     invalidate_current_context();
   }
-  // As poold does it.
+  // Gives or takes the turn as poold does.
   void turn(State state, bool bounded, bool single = false, bool wanted = false) {
     if (state == State::open) ++number;
     (*page)->turns[0].store(TurnWord::of({state, bounded, single, wanted}, number).word);
@@ -129,7 +130,7 @@ struct Session {
   std::future<CUresult> work_elsewhere() {
     return std::async(std::launch::async, [this] { return work(); });
   }
-  // After these pieces the gate does not measure the next ones for a while.
+  // Submits so many pieces, each followed by a sleep, that the gate stops measuring every piece for a while.
   void sleep_often() {
     turn(State::open, false);
     for (int i = 0; i < 40; ++i) {
@@ -167,7 +168,7 @@ TEST_CASE("an unlimited session that is alone never waits and is measured comple
   for (int i = 0; i < 5000; ++i) REQUIRE(session.work() == CUDA_SUCCESS);
   CHECK(session.work(session.context->legacy, kFill) == CUDA_SUCCESS);
   session.gate->before_sleep();
-  CHECK(session.device.recorded < 30);  // two events for many
+  CHECK(session.device.recorded < 30);  // two events measure many pieces
   session.device.pass(~uint64_t{0});
   session.gate->before_sleep();
   CHECK((*session.page)->gpus[0].launches == 5000);
@@ -223,7 +224,7 @@ TEST_CASE("the GPU time of work without events is sampled") {
   std::this_thread::sleep_for(20ms);
   const int queries = session.device.queries;
   std::this_thread::sleep_for(50ms);
-  CHECK(session.device.queries == queries);  // it was seen idle
+  CHECK(session.device.queries == queries);  // no queries once found idle
 }
 
 TEST_CASE("streams whose work is sampled at the same time are counted once") {
@@ -266,7 +267,7 @@ TEST_CASE("measures work behind a wait because the stream is not idle during it"
   Session session;
   session.sleep_often();
   session.gate->pause(session.context->legacy);
-  session.device.pass(session.device.recorded);  // the sampled piece, if there was one
+  session.device.pass(session.device.recorded);  // the sampled piece, if any
   session.gate->before_sleep();
   const auto before = session.gpu_time();
   uint64_t recorded = session.device.recorded;
@@ -284,7 +285,7 @@ TEST_CASE("measures work behind a wait because the stream is not idle during it"
     session.gate->before_sleep();
     session.device.pass(session.device.recorded);
   }
-  CHECK(session.device.recorded < recorded + 2 * 1000);  // it is sampled again
+  CHECK(session.device.recorded < recorded + 2 * 1000);  // sampled again
 }
 
 TEST_CASE("sampled work holds the turn that others want until it is done") {
@@ -327,7 +328,7 @@ TEST_CASE("measures every piece beside other sessions even after sampled pieces"
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
-  CHECK(session.device.recorded == recorded + 3);  // the end of the sampled piece, and two
+  CHECK(session.device.recorded == recorded + 3);  // end of the sampled piece; begin and end of the new one
 }
 
 TEST_CASE("the legacy stream of a green context is always measured") {
@@ -355,7 +356,7 @@ TEST_CASE("gives up the turn when its work is done") {
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
-  session.device.pass(1);  // it has begun
+  session.device.pass(1);  // begin of the piece
   session.turn(State::yield, true);
   std::this_thread::sleep_for(20ms);
   CHECK(session.word().yield());
@@ -373,7 +374,7 @@ TEST_CASE("a turn that others want is given up when there is no work") {
   session.gate->before_sleep();
   session.device.pass(2);
   CHECK(eventually(
-      [&] { return (*session.page)->gpus[0].launches == 1; }));  // the gate has seen that the work is done
+      [&] { return (*session.page)->gpus[0].launches == 1; }));  // the gate has noticed the end of the work
   CHECK(session.word().open());
   session.turn(State::open, true, false, true);
   CHECK(eventually([&] { return session.word().closed(); }));
@@ -382,7 +383,7 @@ TEST_CASE("a turn that others want is given up when there is no work") {
 TEST_CASE("work that waits for something else keeps neither the turn nor other work") {
   Session session;
   session.turn(State::open, true);
-  REQUIRE(session.work() == CUDA_SUCCESS);  // nothing passes: its stream waits
+  REQUIRE(session.work() == CUDA_SUCCESS);  // no event completes: its stream waits
   session.gate->before_sleep();
   for (int i = 0; i < 20; ++i) REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
@@ -401,7 +402,7 @@ TEST_CASE("keeps little work on a shared device") {
   CHECK(second.get() == CUDA_SUCCESS);
   session.device.pass(4);
   session.turn(State::open,
-               true);  // each of them takes a millisecond: two fit behind one that should be done
+               true);  // each piece takes a millisecond: two fit behind one that is expected to be done
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.device.pass(5);
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -415,13 +416,13 @@ TEST_CASE("keeps little work on a shared device") {
 TEST_CASE("a turn is given up while the last short work of a known kind runs") {
   Session session;
   session.turn(State::open, true);
-  REQUIRE(session.work() == CUDA_SUCCESS);  // measured: a millisecond
+  REQUIRE(session.work() == CUDA_SUCCESS);  // measured: one millisecond
   session.gate->before_sleep();
   session.device.pass(2);
   CHECK(eventually([&] { return (*session.page)->gpus[0].gpu_nanoseconds == 1'000'000; }));
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
-  session.device.pass(3);  // it has begun, and does not end
+  session.device.pass(3);  // has begun and does not end
   session.turn(State::yield, true);
   CHECK(eventually([&] { return session.word().closed(); }));
   CHECK((*session.page)->gpus[0].gpu_nanoseconds == 1'000'000);
@@ -464,7 +465,7 @@ TEST_CASE("streams that work at the same time are counted once") {
   other.stream = reinterpret_cast<CUstream>(7);
   REQUIRE(session.work(session.context->legacy) == CUDA_SUCCESS);
   REQUIRE(session.work(other) == CUDA_SUCCESS);
-  session.gate->before_sleep();  // 1 and 3 or 4, 2 and the other one
+  session.gate->before_sleep();  // the pieces measured are 1 and 3 or 4, and 2 and the other
   session.device.pass(~uint64_t{0});
   session.gate->before_sleep();
   CHECK((*session.page)->gpus[0].gpu_nanoseconds <= 3'000'000);
@@ -493,8 +494,8 @@ TEST_CASE("the time in which a stream waits for the client is not counted") {
   session.turn(State::open, false);
   REQUIRE(session.work() == CUDA_SUCCESS);
   const auto gate = gates.close(session.context->legacy, 1, "the test");
-  CHECK(session.device.recorded == 2);  // the piece has ended
-  session.device.recorded += 100;       // milliseconds pass
+  CHECK(session.device.recorded == 2);  // end of the piece
+  session.device.recorded += 100;       // 100 ms pass
   gate->open();
   CHECK(gates.settle());
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -516,7 +517,7 @@ TEST_CASE("a new shape of a known kernel is estimated by its threads") {
   CHECK(estimates.of(longer) == Approx(120'000));
   CHECK_FALSE(estimates.knows(kernel_kind(&functions[1], 100, 256)));
   CHECK_FALSE(estimates.knows(transfer_kind(100)));
-  estimates.learn(longer, 60'000);  // its own time counts from now on
+  estimates.learn(longer, 60'000);  // its own time replaces the estimate
   CHECK(estimates.of(longer) == 60'000);
   CHECK(estimates.of(known) == 40'000);
 }
@@ -538,12 +539,12 @@ TEST_CASE("evicts the least recently used estimates") {
 TEST_CASE("new shapes of a known kernel share a piece beside others") {
   Session session;
   session.turn(State::open, true);
-  REQUIRE(session.work() == CUDA_SUCCESS);  // a millisecond for 100 blocks
+  REQUIRE(session.work() == CUDA_SUCCESS);  // one millisecond for 100 blocks
   session.gate->before_sleep();
   session.device.pass(2);
   CHECK(eventually([&] { return (*session.page)->gpus[0].gpu_nanoseconds == 1'000'000; }));
   for (const unsigned blocks : {1u, 2u, 3u, 4u}) {
     REQUIRE(session.work(session.context->legacy, kernel_kind(nullptr, blocks, 32)) == CUDA_SUCCESS);
   }
-  CHECK(session.device.recorded == 3);  // the beginning of one piece
+  CHECK(session.device.recorded == 3);  // begin of one piece
 }

@@ -1,5 +1,5 @@
-// Child processes that confine themselves as a worker does: one tells by its exit status which of its checks
-// failed, another one (Victim) only answers, so that a test sees whether it lives.
+// Child processes that confine themselves as a worker does. in_child() runs checks in a child and returns the
+// number of the first one that failed; a Victim only answers, so that a test can see that it is alive.
 #pragma once
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 
 namespace gpupool::testing {
 
-// The first thing that went wrong, by its place among the checks; 0: nothing did.
+// Numbers the checks and keeps the number of the first failed one; 0: none failed.
 class Checks {
  public:
   void operator()(bool good) {
@@ -29,7 +29,8 @@ class Checks {
   int first_bad_ = 0;
 };
 
-// The number of the first check that failed, 0 if none did, or 1000 and the signal that ended the child.
+// Returns the number of the first failed check, 0 if none failed, or 1000 plus the signal that ended the
+// child.
 template <class Body>
 int in_child(const Body& body) {
   const pid_t child = ::fork();
@@ -49,7 +50,7 @@ inline bool refused(long result, int error = EPERM) {
 
 class Victim {
  public:
-  // `confine` runs in the child and returns false where it failed.
+  // `confine` runs in the child and returns false on failure.
   explicit Victim(const std::function<bool()>& confine) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);

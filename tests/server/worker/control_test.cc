@@ -1,5 +1,5 @@
-// The worker's end of the control socket: each message to its handler, also those that come early; the end of
-// poold.
+// Tests the worker's end of the control socket: dispatch to handlers, messages that arrive before their
+// handler, and poold's exit.
 #include "server/worker/control.h"
 
 #include <fcntl.h>
@@ -69,7 +69,7 @@ TEST_CASE("closes descriptors that no handler takes") {
     Control control(poold.ends[1], nullptr);
     control.handle(kSome, nullptr);
     poold.send(kSome, 1, pipe_ends[1]);
-    for (uint64_t i = 0; i < 100; ++i) poold.send(kOther, i, pipe_ends[1]);  // no handler ever comes
+    for (uint64_t i = 0; i < 100; ++i) poold.send(kOther, i, pipe_ends[1]);  // never gets a handler
     ::close(pipe_ends[1]);
     poold.leave();
     CHECK(readable(control.end_descriptor(), 10'000));

@@ -1,4 +1,4 @@
-// Copies in both directions, the order between their data and answers, device memory and its way back.
+// Tests copies in both directions, the order of data and replies, and mapping and freeing of device memory.
 #include "protocol/wire/copies.h"
 
 #include <sys/mman.h>
@@ -95,7 +95,7 @@ TEST_CASE("a copy with a foreign address fails and the session goes on") {
         CUDA_ERROR_INVALID_VALUE);
   CHECK(client.ask("cuMemsetD8Async", bytes_of(own, uint8_t{0}, uint64_t{64}, uint64_t{0})) ==
         CUDA_ERROR_INVALID_VALUE);
-  // Numbers that wrap around.
+  // Sizes that overflow.
   CHECK(client.ask(Command::copy_from_device, bytes_of(wire::CopyFromDevice{0, client.address(0), ~0ull, 2,
                                                                             3})) == CUDA_ERROR_INVALID_VALUE);
   CHECK(client.result(client.copy_in(0, 0, data, true)) == CUDA_SUCCESS);
@@ -117,7 +117,7 @@ TEST_CASE("the data of a finished copy comes before the answer to a later wait")
   const uint64_t free = client.copy_out(stream_handle(0), 0, data.size());
   const uint64_t wait = synchronize(client, stream_handle(0));
   CHECK(client.data(free) == data);
-  CHECK(client.result(wait) == CUDA_SUCCESS);  // although the other stream's copy has not moved
+  CHECK(client.result(wait) == CUDA_SUCCESS);  // although the other stream's copy is held
   CHECK(client.ask("cuStreamQuery", bytes_of(stream_handle(0))) == CUDA_SUCCESS);
   CHECK(client.ask("cuStreamQuery", bytes_of(stream_handle(1))) == CUDA_ERROR_NOT_READY);
   const uint64_t late = synchronize(client, stream_handle(1));
@@ -220,13 +220,13 @@ TEST_CASE("frees take effect after earlier work and in order and are reported") 
   CHECK(reply.header.result == CUDA_SUCCESS);
   CHECK(reply.header.retired < first);
   CHECK(client.fake.used() == 2 * kPage);
-  // Freed already, as far as the client may know.
+  // From the client's point of view the memory is already freed.
   const uint64_t refused =
       client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0}), true);
   CHECK(client.result(refused) == CUDA_ERROR_INVALID_VALUE);
   client.fake.let_go(0);
   reply = client.reply(synchronize(client, stream_handle(0)));
-  CHECK(reply.header.retired == refused);  // also of a free that failed: its addresses are the client's again
+  CHECK(reply.header.retired == refused);  // also of a failed free: its addresses can be reused
   CHECK(second < third);
   CHECK(client.fake.used() == 0);
   CHECK(client.ask(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0})) ==

@@ -1,5 +1,5 @@
-// Copies straight from and to memory that the client has registered, by a DirectMemory that does what the
-// test says.
+// Tests direct copies from and to memory that the client has registered, with a DirectMemory that the test
+// controls.
 #include <cstring>
 
 #include "protocol/wire/commands.h"
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPage = FakeDriver::kGranularity;
 
-// A session, and its client's registered memory.
+// A session and its client's registered memory.
 struct Fixture {
   explicit Fixture(bool staged = false, uint64_t bytes = 16 << 20)
       : client(false, nullptr, 0, false, &direct, staged), memory(bytes) {
@@ -26,14 +26,15 @@ struct Fixture {
     client.retain();
     client.create_stream(0);
     client.create_stream(1);
-    // Side by side; the end of a window is in the middle of the first one.
+    // Two adjacent mappings; a window ends in the middle of the first one.
     start = worker::kWindowBytes - client.fake.range_base % worker::kWindowBytes;
     if (start < (8 << 20)) start += worker::kWindowBytes;
     start -= 8 << 20;
     client.map(start, 12 << 20);
     client.map(start + (12 << 20), 2 << 20);
   }
-  // After the session: nothing but the client's memory is registered, and nothing was used that was not.
+  // Checks after the session that only the client's memory is still registered and that no unregistered
+  // memory was accessed.
   ~Fixture() {
     finish();
     CHECK(direct.regions() == 1);
@@ -74,12 +75,12 @@ struct Fixture {
   TestClient client;
   std::vector<std::byte> memory;
   DirectMemory::Region region;
-  uint64_t start = 0;  // of the device memory, in the range
+  uint64_t start = 0;  // offset of the device memory in the range
   bool finished = false;
   int status = 0;
 };
 
-constexpr size_t kUnderWay = 2;  // as remote_memory.cc
+constexpr size_t kUnderWay = 2;  // as in remote_memory.cc
 
 }  // namespace
 
@@ -88,8 +89,8 @@ TEST_CASE("copies bytes of every size directly and through staging") {
   Fixture fixture(staged);
   const uint64_t size = GENERATE(1u, 65537u, 1u << 20, (3u << 20) + 5);
   const uint64_t offset =
-      GENERATE(0u, (7u << 20) + 3, (10u << 20) + 3);  // across the end of a window, and of a mapping
-  if (staged && offset > (8 << 20)) return;           // which CUDA's own copies do not
+      GENERATE(0u, (7u << 20) + 3, (10u << 20) + 3);  // crosses the end of a window, and of a mapping
+  if (staged && offset > (8 << 20)) return;           // CUDA's copies do not cross mappings
   const auto data = pattern(size, 7);
   fixture.fill(1, data);
   CHECK(fixture.client.result(fixture.up(stream_handle(0), offset, 1, size)) == CUDA_SUCCESS);
@@ -100,7 +101,7 @@ TEST_CASE("copies bytes of every size directly and through staging") {
 
 TEST_CASE("copies more pitched rows than the ring holds") {
   Fixture fixture;
-  constexpr uint64_t kWidth = 600'000, kRows = 19, kPitch = 610'000;  // a piece each
+  constexpr uint64_t kWidth = 600'000, kRows = 19, kPitch = 610'000;  // one piece each
   const auto data = pattern(kWidth * kRows, 9);
   fixture.fill(0, data);
   CHECK(fixture.client.result(fixture.client.send(
@@ -121,7 +122,7 @@ TEST_CASE("accesses memory when the stream reaches the copy and does not delay o
   const uint64_t up = fixture.up(stream_handle(0), 0, 0, first.size());
   const uint64_t down = fixture.down(stream_handle(0), 0, 4 << 20, first.size());
   CHECK(fixture.client.result(fixture.up(stream_handle(1), 4 << 20, 0, 1 << 20)) == CUDA_SUCCESS);
-  fixture.fill(0, second);  // before the stream has got there
+  fixture.fill(0, second);  // before the stream reaches the copy
   const uint64_t wait = fixture.synchronize(stream_handle(0));
   CHECK(fixture.client.silent());
   fixture.client.fake.let_go(0);
@@ -132,9 +133,9 @@ TEST_CASE("accesses memory when the stream reaches the copy and does not delay o
 }
 
 TEST_CASE("many copies behind a host function leave a thread for it") {
-  const bool staged = GENERATE(false, true);  // then what goes to the device is read at once
+  const bool staged = GENERATE(false, true);  // staged copies to the device read their data at once
   Fixture fixture(staged);
-  constexpr int kCopies = 300;  // more than wait threads
+  constexpr int kCopies = 300;  // more than there are wait threads
   fixture.client.fake.hold(0);
   fixture.client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 7}));
   std::vector<uint64_t> copies;
@@ -143,7 +144,7 @@ TEST_CASE("many copies behind a host function leave a thread for it") {
                                            : fixture.down(stream_handle(0), 0, 0, 4096));
   }
   fixture.client.send(Command::ping, {});
-  CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // all of them are waited for
+  CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // all copies are queued
   fixture.client.fake.let_go(0);
   CHECK(fixture.client.receive().header.kind == wire::MessageKind::host_callback);
   fixture.client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{7, 0}));
@@ -153,7 +154,7 @@ TEST_CASE("many copies behind a host function leave a thread for it") {
 TEST_CASE("replies after the last piece and then resumes the stream") {
   Fixture fixture(GENERATE(false, true));
   const bool to_device = GENERATE(true, false);
-  const uint64_t bytes = to_device ? 2 << 20 : 1 << 20;  // with the flush as many as are under way at a time
+  const uint64_t bytes = to_device ? 2 << 20 : 1 << 20;  // with the flush, as many pieces as may be in flight
   fixture.direct.hold();
   const uint64_t copy =
       to_device ? fixture.up(stream_handle(0), 0, 0, bytes) : fixture.down(stream_handle(0), 0, 0, bytes);
@@ -173,7 +174,7 @@ TEST_CASE("copies take turns, a few pieces at a time") {
   REQUIRE(fixture.direct.await_posted(kUnderWay));
   const uint64_t small = fixture.up(stream_handle(1), 11 << 20, 0, 1 << 20);
   const uint64_t again = fixture.client.send(Command::ping, {});
-  CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // the small one is queued
+  CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // the small copy is queued
   static_cast<void>(again);
   fixture.direct.let_go(kUnderWay + 2);
   CHECK(fixture.client.result(small) == CUDA_SUCCESS);
@@ -226,7 +227,7 @@ TEST_CASE("ends the session cleanly when the connection breaks during copies") {
   fixture.client.fake.hold(1);
   fixture.direct.hold();
   fixture.up(stream_handle(0), 0, 0, 11 << 20);
-  fixture.down(stream_handle(1), 0, 0, 11 << 20);  // its stream has not got there
+  fixture.down(stream_handle(1), 0, 0, 11 << 20);  // its stream has not reached the copy
   fixture.down(0, 0, 0, 11 << 20);
   REQUIRE(fixture.direct.await_posted(1));
   const bool hangs_up = GENERATE(true, false);
@@ -272,7 +273,7 @@ TEST_CASE("stages copies where device memory cannot be registered") {
   CHECK(fixture.client.result(fixture.up(0, 0, 0, data.size())) == CUDA_SUCCESS);
   CHECK(fixture.direct.registered_bytes() <= fixture.memory.size() + (5 << 20));
   CHECK(fixture.client.data(fixture.client.copy_out(0, fixture.start, data.size())) == data);
-  fixture.direct.set_limit(0);  // what is registered already goes on to do
+  fixture.direct.set_limit(0);  // windows already registered still work
   CHECK(fixture.client.result(fixture.up(stream_handle(0), 0, 0, data.size())) == CUDA_SUCCESS);
 }
 

@@ -1,4 +1,4 @@
-// What a session tells poold of itself, also while its executor is stuck.
+// Tests the dump that a session sends to poold, also while its executor is blocked.
 #include "server/worker/dump.h"
 
 #include <chrono>
@@ -40,7 +40,7 @@ struct Dumped : PooledSession {
       return dump;
     }
   }
-  // The first dump of which this holds, or the last one after ten seconds.
+  // Returns the first dump for which `holds` is true, or the last one after ten seconds.
   admin::WorkerDump await_dump(const std::function<bool(const admin::WorkerDump&)>& holds) {
     const auto stop = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (true) {
@@ -48,7 +48,7 @@ struct Dumped : PooledSession {
       if (holds(now) || std::chrono::steady_clock::now() >= stop) return now;
     }
   }
-  // When every command has been executed, or is in the backlog.
+  // Returns a dump taken when each command has been executed or is in the backlog.
   admin::WorkerDump settled_dump() {
     return await_dump([this](const admin::WorkerDump& dump) {
       return dump.received() + 1 == client->next_sequence && dump.executor().command().empty();

@@ -1,5 +1,5 @@
-// What a session exports to others and gets from them. The test plays poold, which is honest, and the other
-// worker, which need not be.
+// Tests exports to and imports from other sessions. The test acts as poold, which is honest, and as the other
+// worker, which may be malicious.
 #include "server/worker/exported_handles.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ using server::ControlKind;
 
 namespace {
 
-int exported = 0;  // how often the driver was asked for a descriptor
+int exported = 0;  // number of descriptors requested from the driver
 CUresult export_memory(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType,
                        unsigned long long) {
   ++exported;
@@ -60,7 +60,7 @@ struct Side {
   std::unique_ptr<ExportedHandles> handles;
 };
 
-// What poold makes for each question: the other worker's end, and the asker's.
+// The socket pair that poold creates for each request: ends for the owner's worker and for the requester.
 struct Pair {
   Pair() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
   int ends[2];
@@ -83,7 +83,7 @@ TEST_CASE("suspends unfetched memory and resumes it with a new handle under the 
   CHECK_FALSE(*not_offered);
   ExportedHandles::Fetched none;
   CHECK(owner.handles->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
-  // The driver gives the one the handle that the other had.
+  // The driver reuses the other allocation's handle for the first one.
   owner.handles->resume(std::move(*held), 18);
   owner.handles->resume(std::move(*held_too), 20);
   owner.handles->resume(std::move(*not_offered), 21);
@@ -96,7 +96,7 @@ TEST_CASE("suspends unfetched memory and resumes it with a new handle under the 
   }
   CHECK(owner.handles->export_handle({18, 4096, 2, 8, 99}, &after) == CUDA_SUCCESS);
   CHECK(std::memcmp(&name, &after, sizeof name) == 0);
-  CHECK_FALSE(owner.handles->suspend(18));  // fetched
+  CHECK_FALSE(owner.handles->suspend(18));  // already fetched
   CHECK(owner.handles->withdraw(CUmemGenericAllocationHandle{18}));
   CHECK_FALSE(owner.handles->withdraw(CUmemGenericAllocationHandle{18}));
 }
@@ -124,7 +124,7 @@ TEST_CASE("another session fetches a shared object through poold until it is wit
     owner.send(wanted);
     auto answer = owner.receive();
     CHECK(answer.header.share_requester == 2);
-    CHECK(answer.descriptor == -1);  // poold takes none
+    CHECK(answer.descriptor == -1);  // poold accepts none
     if (answer.header.share_is_memory != 0)
       answer.descriptor = pair.ends[0];
     else
@@ -149,7 +149,7 @@ TEST_CASE("another session fetches a shared object through poold until it is wit
   CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
   CHECK_FALSE(none.memory);
   REQUIRE(owner.handles->export_handle(kMemory, &again) == CUDA_SUCCESS);
-  CHECK(again.secret != name.secret);  // of what is new
+  CHECK(again.secret != name.secret);  // a new export has a new name
   CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("gives up a fetch without a matching answer") {
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
   ExportedHandles::Fetched none;
   CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
-  // Late, and what nobody asked for: closed and forgotten.
+  // A late answer and an unrequested one: both are closed and dropped.
   auto wanted = taker.receive();
   wanted.header.kind = ControlKind::share_found;
   wanted.descriptor = ::memfd_create("late", MFD_CLOEXEC);

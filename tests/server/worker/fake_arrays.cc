@@ -1,5 +1,6 @@
-// The fake driver's arrays, textures, attributes of streams, tensor maps and resources: nothing but what is
-// alive, and a count of what a driver that checks nothing would have crashed on.
+// The fake driver's arrays, textures, surfaces, stream attributes, tensor maps and device resources. Rejects
+// objects that are not alive and counts in FakeDriver::misused the calls in which an unchecking driver would
+// have crashed.
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -24,7 +25,7 @@ CUresult misuse() {
   ++driver().misused;
   return CUDA_ERROR_INVALID_VALUE;
 }
-// Addresses of the session's; whether memory is there, the device sees for itself.
+// True if the address is in the session's range; whether memory is mapped there is the device's check.
 bool belongs(uint64_t address, uint64_t size) {
   const uint64_t offset = address - driver().range_base;
   return offset <= driver().range_size && size <= driver().range_size - offset;
@@ -38,7 +39,7 @@ size_t row_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
   return shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
 }
 
-// Its memory is the device's.
+// Allocates the array's texels, charged to the device memory.
 CUresult take_texels(FakeArray& array) {
   const uint64_t bytes = cuda::array_bytes(array.shape);
   if (bytes > FakeDriver::kMemory - driver().memory_used) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -150,8 +151,8 @@ CUresult destroy_texture(CUtexObject object) {
   return driver().textures.erase(object) == 1 ? CUDA_SUCCESS : misuse();
 }
 
-// One end of a copy: where its first byte is, and how far rows and slices are apart. Null: there is nothing
-// to be read or written.
+// One end of a copy: its first byte and the distances of rows and slices in bytes. `at` is null if there is
+// nothing to read or write.
 struct End {
   std::byte* at = nullptr;
   size_t pitch = 0, slice = 0;
@@ -176,7 +177,8 @@ bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size
     end->at = reinterpret_cast<std::byte*>(address + first);
   return type == CU_MEMORYTYPE_HOST ? address != 0 : type == CU_MEMORYTYPE_DEVICE && belongs(address, span);
 }
-// Between host memory, which only the worker itself names, and arrays; and whatever the client names.
+// Copies between arrays and memory. The only host memory that the worker itself names is copied to or from
+// arrays.
 CUresult copy(const CUDA_MEMCPY3D* c, CUstream stream) {
   Lock lock(driver().mutex);
   const bool from_host = c->srcMemoryType == CU_MEMORYTYPE_HOST,
@@ -214,7 +216,7 @@ CUresult create_reference(CUtexref* reference) {
 }
 CUresult destroy_reference(CUtexref reference) {
   const Lock lock(driver().mutex);
-  // Ones that modules have are not for programs to destroy.
+  // References that belong to modules must not be destroyed by programs.
   return reinterpret_cast<uintptr_t>(reference) < 0xf00000 && driver().references.erase(reference) == 1
              ? CUDA_SUCCESS
              : misuse();
@@ -270,7 +272,7 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, vo
                       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                       CUtensorMapFloatOOBfill) {
   if (!map || !dim || (!strides && rank > 1) || !box || !element_strides || rank == 0) return misuse();
-  uint64_t sum = 0;  // reads what there should be
+  uint64_t sum = 0;  // reads everything that the arguments promise
   for (cuuint32_t i = 0; i < rank; ++i)
     sum += dim[i] + box[i] + element_strides[i] + (i + 1 < rank ? strides[i] : 0);
   map->opaque[0] = sum;

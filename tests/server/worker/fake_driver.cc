@@ -82,7 +82,7 @@ CUresult destroy_context(CUcontext context) {
   driver().memory_used -= driver().context_bytes;
   return CUDA_SUCCESS;
 }
-// Succeeds without giving access to any mapping, as NVIDIA's driver does for virtual memory.
+// Succeeds without granting access to any mapping, as NVIDIA's driver does for virtual memory.
 CUresult enable_peer(CUcontext peer, unsigned) {
   const Lock lock(driver().mutex);
   return driver().peers.emplace(t_current, peer).second ? CUDA_SUCCESS
@@ -177,7 +177,7 @@ CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, uns
     return true;
   });
   const Lock lock(driver().mutex);
-  driver().pump_locked();  // who waits for it may be in front of it
+  driver().pump_locked();  // a stream that waits for this value may come earlier in the order
   return result;
 }
 CUresult create_plain_stream(CUstream* stream, unsigned flags) {
@@ -309,7 +309,7 @@ FakeDriver::FakeDriver() {
 }
 
 FakeDriver::~FakeDriver() {
-  for (FakeEvent* const event : events) delete event;  // as contexts take theirs with them
+  for (FakeEvent* const event : events) delete event;  // contexts destroy their events as well
   g_driver = nullptr;
 }
 
@@ -344,7 +344,7 @@ void FakeDriver::pump_locked() {
       moved = true;
     }
   };
-  do {  // streams may wait for each other's events
+  do {  // repeated because streams may wait for each other's events
     moved = false;
     for (auto& stream : streams) {
       if (stream) run(*stream);
@@ -356,7 +356,7 @@ void FakeDriver::pump_locked() {
 
 void FakeDriver::hold(int index) {
   Lock lock(mutex);
-  // The command that makes it may still be on its way.
+  // The command that creates the stream may not have been executed yet.
   changed.wait_for(lock, std::chrono::seconds(10), [&] {
     return index < 0 ? !contexts.empty() : streams.size() > static_cast<size_t>(index);
   });

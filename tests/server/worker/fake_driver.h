@@ -1,6 +1,7 @@
 // A device library in the test's own process: streams that can be held, memory that is plain memory at the
-// addresses that the session chooses, modules that hold whatever kernels one asks for. One at a time; counts
-// what is alive, so that a test sees what a session leaves behind.
+// addresses that the session chooses, and modules that have any kernel one asks for. There is one FakeDriver
+// at a time; it counts living objects, so that tests detect what a session leaves behind. The session's
+// threads and the test may call it at the same time.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -20,14 +21,14 @@
 namespace gpupool::worker::test {
 
 struct FakeStream {
-  std::deque<std::function<bool()>> work;  // false: not yet, try again later
+  std::deque<std::function<bool()>> work;  // returns false if it must be retried later
   bool held = false;
-  int steps = 0;  // that it may take nevertheless
+  int steps = 0;  // a held stream may still execute so many
   unsigned flags = 0;
 };
 
 struct FakeEvent {
-  std::shared_ptr<bool> passed = std::make_shared<bool>(true);  // of the last record
+  std::shared_ptr<bool> passed = std::make_shared<bool>(true);  // completion of the last record
 };
 
 struct FakeLaunch {
@@ -41,20 +42,21 @@ struct FakeLaunch {
 class FakeDriver {
  public:
   static constexpr uint64_t kGranularity = 64 * 1024;
-  static constexpr uint64_t kMemory = 16 * 1024 * 1024;  // of the device
+  static constexpr uint64_t kMemory = 16 * 1024 * 1024;  // bytes of device memory
 
   FakeDriver();
   ~FakeDriver();
   void* symbol(const char* name) const;
 
-  // The stream made as number `index` (from 0), or the default stream of the current context (-1).
+  // Holds or resumes the stream with number `index` in order of creation (from 0), or the current context's
+  // default stream (-1).
   void hold(int index);
   void let_go(int index);
-  void step(int index, int count);  // of a held one, so many more
-  // Until `count` calls of cuEventSynchronize are blocked.
+  void step(int index, int count);  // lets a held stream execute `count` operations
+  // Waits until `count` calls of cuEventSynchronize are blocked.
   void await_blocked(int count);
 
-  // While a session runs; the members themselves are for tests whose session is over or idle for good.
+  // For use while a session runs; the public members are for tests whose session is over or idle for good.
   size_t event_count() {
     return locked([&] { return events.size(); });
   }
@@ -83,17 +85,16 @@ class FakeDriver {
     return read();
   }
 
-  size_t devices = 1;                     // before the session starts
-  bool stream_memory_operations = false;  // likewise
-  bool zeroes_memory = true;              // likewise; else memory is full of kDirt
+  size_t devices = 1;                     // set before the session starts
+  bool stream_memory_operations = false;  // set before the session starts
+  bool zeroes_memory = true;              // set before the start; false: new memory is full of kDirt
   static constexpr std::byte kDirt{0xdb};
   enum class HostAccess { works, unsupported, faults };
-  HostAccess host_access =
-      HostAccess::works;       // likewise: of device memory by the CPU; `faults`: granted, but not given
-  uint64_t context_bytes = 0;  // of the device, for each context that is created
-  uint64_t primary_bytes = 0;  // likewise for the primary context
+  HostAccess host_access = HostAccess::works;  // set before the start; `faults`: granted, but access faults
+  uint64_t context_bytes = 0;                  // device memory that each created context takes
+  uint64_t primary_bytes = 0;                  // the same for the primary context
   enum class TellsUse { nothing, of_process, of_device };
-  TellsUse tells_use = TellsUse::nothing;  // before the session starts: without a context
+  TellsUse tells_use = TellsUse::nothing;  // set before the start: memory use known without a context
   uint64_t range_base = 0;
   uint64_t range_size = 0;
 
@@ -101,41 +102,41 @@ class FakeDriver {
   std::condition_variable changed;
   std::map<CUcontext, std::unique_ptr<FakeStream>> contexts;  // with their default stream
   std::vector<std::unique_ptr<FakeStream>> streams;           // in order of creation; null when destroyed
-  std::set<std::pair<CUcontext, CUcontext>> peers;            // cuCtxEnablePeerAccess: who, whose
+  std::set<std::pair<CUcontext, CUcontext>> peers;            // cuCtxEnablePeerAccess: current context, peer
   std::set<FakeEvent*> events;
   std::set<void*> pinned;
   std::set<void*> registered;
   std::set<CUmodule> modules;
   std::set<void*> graphs;
   std::set<void*> executables;
-  std::vector<size_t> graph_launches;         // how many nodes each had
-  CUresult next_graph_launch = CUDA_SUCCESS;  // what it returns
-  std::set<size_t> refused_updates;       // how many nodes the graphs have that no executable is updated from
-  std::vector<size_t> node_dependencies;  // how many each node was added with
+  std::vector<size_t> graph_launches;         // number of nodes of each launched graph
+  CUresult next_graph_launch = CUDA_SUCCESS;  // result of the next launch
+  std::set<size_t> refused_updates;           // node counts of graphs from which updates are refused
+  std::vector<size_t> node_dependencies;      // number of dependencies of each added node
   struct GraphEdge {
     CUgraphNode from, to;
     CUgraphEdgeData data;
   };
-  std::vector<GraphEdge> graph_edges;  // that were added by themselves
+  std::vector<GraphEdge> graph_edges;  // edges added separately
   bool refuses_edge_data = false;
-  int host_nodes = 0;                            // that any graph was given
-  std::set<void*> arrays;                        // mipmapped ones and their levels too
-  std::set<void*> references;                    // texture references, modules' ones too
-  std::map<unsigned long long, void*> textures;  // and surfaces; the array, or null
+  int host_nodes = 0;                            // added to any graph
+  std::set<void*> arrays;                        // also mipmapped arrays and their levels
+  std::set<void*> references;                    // texture references, also those of modules
+  std::map<unsigned long long, void*> textures;  // also surfaces; the array or null
   bool driver_reuses_handles = true;             // of textures and surfaces
-  int misused = 0;  // calls that a driver would have crashed in, or read elsewhere
+  int misused = 0;  // calls in which a driver would have crashed or read other memory
   struct Physical {
     size_t size;
     int file;
-    int uses = 1;  // its handle, and mappings
+    int uses = 1;  // its handle and its mappings
     bool released = false;
   };
   std::map<uint64_t, Physical> physical;  // cuMemCreate
   struct Mapping {
     size_t size;
     uint64_t handle;
-    std::map<int, int> access;  // of devices: CUmemAccess_flags
-    bool host = false;          // the CPU was given access
+    std::map<int, int> access;  // by device: CUmemAccess_flags
+    bool host = false;          // the CPU has access
   };
   std::map<uint64_t, Mapping> mapped;  // by address
   struct Multicast {
@@ -149,19 +150,19 @@ class FakeDriver {
   };
   std::map<uint64_t, Multicast> multicasts;                 // cuMulticastCreate
   std::vector<std::pair<uint64_t, uint64_t>> decompressed;  // source and target of each operation
-  uint64_t stuck = 0;                                       // what is mapped there cannot be unmapped
+  uint64_t stuck = 0;                                       // address whose mapping cannot be unmapped
   std::vector<FakeLaunch> launches;
   std::map<std::string, std::string> functions;   // interned names
-  std::map<std::string, int> local_bytes;         // of functions: local memory per thread; else little
-  CUresult next_attribute = CUDA_SUCCESS;         // what the next question about a function returns
-  int attribute_questions = 0;                    // about functions
-  CUresult next_kernel_launch = CUDA_SUCCESS;     // what it returns
-  std::vector<std::string> images;                // what cuModuleLoadDataEx saw, as text
+  std::map<std::string, int> local_bytes;         // local memory per thread by function; default: little
+  CUresult next_attribute = CUDA_SUCCESS;         // result of the next attribute query of a function
+  int attribute_questions = 0;                    // attribute queries of functions
+  CUresult next_kernel_launch = CUDA_SUCCESS;     // result of the next launch
+  std::vector<std::string> images;                // images passed to cuModuleLoadDataEx, as text
   std::function<void()> in_kernel;                // runs at each launch
-  std::function<void()> in_module_load;           // likewise; may block
-  CUresult strikes_at_next_event = CUDA_SUCCESS;  // becomes sticky when an event is made
-  CUresult sticky = CUDA_SUCCESS;                 // what every query returns
-  int primary = 0;                                // how often retained
+  std::function<void()> in_module_load;           // runs at each load; may block
+  CUresult strikes_at_next_event = CUDA_SUCCESS;  // becomes sticky when an event is created
+  CUresult sticky = CUDA_SUCCESS;                 // result of every query
+  int primary = 0;                                // retain count
   int blocked = 0;
   int synchronized_events = 0;
   uint64_t memory_used = 0;
@@ -175,23 +176,23 @@ class FakeDriver {
   FakeStream* stream_locked(CUstream stream);
 };
 
-// What it has of memory, modules and graphs, each in a file of its own; null: not that.
+// Functions for memory, modules, graphs and arrays, each in its own file. Return null for other names.
 void* fake_memory_symbol(std::string_view name);
 void* fake_module_symbol(std::string_view name);
 void* fake_graph_symbol(std::string_view name);
 void* fake_array_symbol(std::string_view name);
 
-// An entry of their tables.
+// An entry of the tables of functions.
 #define FAKE(name, function) \
   { #name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&function)) }
 
-// Behind what the stream has to do.
+// Queues work in the stream; it returns false if it must be retried later.
 CUresult enqueue(CUstream stream, std::function<bool()> work);
 bool is_mapped(uint64_t address,
-               size_t size);  // with the mutex held: by one mapping, which the device may read or write
+               size_t size);  // with the mutex held: by one mapping with device read-write access
 CUcontext current_context();  // of this thread
 
-// The one that exists.
+// The existing FakeDriver.
 FakeDriver& driver();
 
 }  // namespace gpupool::worker::test

@@ -1,4 +1,4 @@
-// The fake driver's graphs: nodes in the order in which they were added, executed one after the other.
+// The fake driver's graphs: nodes are executed one after the other in the order in which they were added.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -51,7 +51,7 @@ CUresult destroy(CUgraph graph) {
   delete &graph_of(graph);
   return CUDA_SUCCESS;
 }
-// A driver does not check where the nodes come from that this one comes after.
+// A driver does not check that the dependencies are nodes of the same graph; this one counts misuse.
 CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, Work work) {
   auto& nodes = graph_of(graph).nodes;
   driver().locked([&] { return driver().node_dependencies.push_back(count), 0; });
@@ -144,7 +144,7 @@ CUresult connect(CUgraph, const CUgraphNode* from, const CUgraphNode* to, const 
 CUresult connect_fully(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return connect(graph, from, to, nullptr, count);
 }
-// Conditional ones: nothing in them is executed.
+// Conditional nodes; their bodies are never executed.
 CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*,
                   size_t count, CUgraphNodeParams* params) {
   if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.handle != kFakeCondition)

@@ -1,4 +1,4 @@
-// Memory of the fake driver: host memory, mappings, copies and fills.
+// The fake driver's memory: host memory, mappings, copies and fills.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -83,7 +83,7 @@ CUresult fill(CUdeviceptr to, unsigned char value, size_t size, CUstream stream)
   });
 }
 
-// It stays until its handle is released and it is mapped nowhere, as CUDA says.
+// Frees the allocation once its handle is released and it is mapped nowhere, as CUDA does.
 void let_go(uint64_t handle) {
   const auto known = driver().physical.find(handle);
   if (--known->second.uses != 0) return;
@@ -108,8 +108,7 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const 
 CUresult release_memory(CUmemGenericAllocationHandle handle) {
   const Lock lock(driver().mutex);
   if (const auto object = driver().multicasts.find(handle); object != driver().multicasts.end()) {
-    if (!object->second.bound.empty())
-      ++driver().misused;  // what it holds of memory would not be told to anybody
+    if (!object->second.bound.empty()) ++driver().misused;  // nothing would report its bound memory
     driver().multicasts.erase(object);
     return CUDA_SUCCESS;
   }
@@ -156,13 +155,13 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   }
   known->second.host = host;
   if (driver().host_access ==
-      FakeDriver::HostAccess::faults) {  // the device's own access comes back when the CPU's is withdrawn
+      FakeDriver::HostAccess::faults) {  // CPU access replaces the device's own access until withdrawn
     ::mprotect(reinterpret_cast<void*>(address), size, host ? PROT_NONE : PROT_READ | PROT_WRITE);
   }
   return CUDA_SUCCESS;
 }
 CUresult reserve(CUdeviceptr* address, size_t size, size_t, CUdeviceptr wished, unsigned long long) {
-  // Aligned to the granularity, as a driver does it; what sticks out is never given back.
+  // Aligned to the granularity, as a driver does; the excess is never unmapped.
   void* const got = ::mmap(reinterpret_cast<void*>(wished), size + FakeDriver::kGranularity, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -176,7 +175,7 @@ CUresult free_range(CUdeviceptr address, size_t size) {
 }
 
 #if CUDA_VERSION >= 12010
-// A driver that believes what it is told of offsets and sizes: what it should not have been told is counted.
+// Counts offsets and sizes that the worker should not have passed; a real driver would trust them.
 bool check(bool good) {
   if (!good) ++driver().misused;
   return good;
@@ -225,7 +224,7 @@ CUresult unbind_multicast(CUmemGenericAllocationHandle handle, CUdevice, size_t 
 }
 CUresult bind_address(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long) {
   const Lock lock(driver().mutex);
-  check(false);  // by the memory behind the address, which the worker keeps as long as it is bound
+  check(false);  // the worker must bind by allocation, so that the memory stays alive
   return CUDA_ERROR_INVALID_VALUE;
 }
 CUresult multicast_granularity(size_t* granularity, const CUmulticastObjectProp* properties,
@@ -245,7 +244,7 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned, s
     const auto from = reinterpret_cast<uint64_t>(one.src), to = reinterpret_cast<uint64_t>(one.dst),
                written = reinterpret_cast<uint64_t>(one.dstActBytes);
     const uint64_t most = std::max<uint64_t>(one.dstNumBytes, 1);
-    // In the session's range the device sees for itself whether memory is there.
+    // Inside the session's range the device itself checks whether memory is mapped.
     const auto belongs = [](uint64_t address, uint64_t size) {
       const uint64_t offset = address - driver().range_base;
       return offset <= driver().range_size && size <= driver().range_size - offset;

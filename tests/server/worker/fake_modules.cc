@@ -1,4 +1,4 @@
-// Modules of the fake driver, and launches of their kernels.
+// The fake driver's modules, and launches of their kernels.
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -18,8 +18,7 @@ CUresult load_module(CUmodule* module, const void* image, unsigned count, CUjit_
   const Lock lock(driver().mutex);
   driver().images.emplace_back(static_cast<const char*>(image));
   if (cuda::is_fat_binary(image))
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;  // whose code is for other devices; NVIDIA's driver leaves the log
-                                          // empty
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;  // for other devices; NVIDIA's driver leaves the log empty
   for (unsigned i = 0; i < count; ++i) {
     if (options[i] == CU_JIT_INFO_LOG_BUFFER) std::strcpy(static_cast<char*>(values[i]), "compiled");
   }
@@ -66,7 +65,7 @@ CUresult parameter_info(CUfunction, size_t index, size_t* offset, size_t* size) 
 }
 #endif
 #if CUDA_VERSION >= 12040
-// Those whose local memory a test has set, whatever the module.
+// Counts the functions whose local memory a test has set, for every module.
 CUresult function_count(unsigned* count, CUmodule) {
   const Lock lock(driver().mutex);
   *count = static_cast<unsigned>(driver().local_bytes.size());

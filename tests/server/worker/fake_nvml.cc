@@ -1,5 +1,5 @@
-// The part of NVML that poold's workers ask, for the devices of fake_device.cc. FAKE_NVML: "stranger" does
-// not list this process, "none" lists no processes at all.
+// The part of NVML that workers call, for the devices of fake_device.cc. FAKE_NVML=stranger does not list
+// this process, FAKE_NVML=none lists no processes.
 #include <unistd.h>
 
 #include <cstdint>
@@ -23,7 +23,7 @@ FAKE nvmlInit_v2() {
   return NVML_SUCCESS;
 }
 FAKE nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
-  // The first device of fake_device.cc; the second one as an instance of a divided GPU.
+  // The first device of fake_device.cc, and the second one as a MIG instance.
   if (std::strcmp(uuid, "GPU-61616161-6161-6161-6161-616161616161") == 0)
     *device = reinterpret_cast<nvmlDevice_t>(1);
   else if (std::strcmp(uuid, "MIG-62626262-6262-6262-6262-626262626262") == 0)
@@ -38,7 +38,7 @@ FAKE nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
 }
 FAKE nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                              nvmlProcessInfo_t* infos) {
-  constexpr unsigned kStrangers = 100;  // more than a caller has room for at first
+  constexpr unsigned kStrangers = 100;  // more than fit into a caller's first buffer
   if (says("none")) return NVML_ERROR_NOT_SUPPORTED;
   const unsigned all = kStrangers + (says("stranger") ? 0 : 1), room = *count;
   *count = all;

@@ -1,4 +1,5 @@
-// A session with one stream, and graphs as a client sends them.
+// A session with one stream, and graphs encoded as a client sends them. For the tests of graphs, on the
+// test's thread.
 #pragma once
 #include <cstring>
 
@@ -18,7 +19,7 @@ constexpr uint64_t kGraph = make_handle(Kind::graph, 1, 500), kOther = make_hand
 constexpr uint64_t kExecutable = make_handle(Kind::graph_exec, 1, 502);
 constexpr uint64_t kPage = FakeDriver::kGranularity;
 
-// Nodes as the client sends them.
+// Encodes nodes as the client sends them.
 struct Nodes {
   uint32_t count = 0;
   wire::Buffer bytes;

@@ -1,5 +1,5 @@
-// Graphs that need the client in the middle: their parts get to the driver one after the other, and no node
-// that waits for the client does.
+// Tests graphs with nodes that need the client: the parts are launched one after the other, and no node runs
+// before the client node on which it depends.
 #include "tests/server/worker/graph_fixture.h"
 
 using namespace gpupool;
@@ -28,13 +28,13 @@ struct Parts : GraphFixture {
   void answer(uint64_t callback, uint64_t copies = 0) {
     client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, copies}));
   }
-  // The next message tells the client of this node.
+  // Checks that the next message announces this node to the client.
   void is_told(uint64_t callback) {
     const Message told = client.receive();
     CHECK(told.header.kind == wire::MessageKind::host_callback);
     CHECK(told.as<uint64_t>() == callback);
   }
-  // The next message tells the client that no further function of this command is called.
+  // Checks that the next message says that no further function of this command will be called.
   void is_told_not_called(uint64_t command, CUresult why) {
     const Message told = client.receive();
     CHECK(told.header.kind == wire::MessageKind::host_callback);
@@ -45,14 +45,14 @@ struct Parts : GraphFixture {
   CUresult synchronize(uint64_t stream = kFirst) {
     return client.ask(Command::synchronize_stream, bytes_of(stream));
   }
-  // By the second stream, which waits for nothing.
+  // Reads through the second stream, which is not blocked.
   std::byte beside(uint64_t offset) { return client.data(client.copy_out(kSecond, offset, 1)).at(0); }
   std::vector<size_t> launches() {
     return client.fake.locked([&] { return client.fake.graph_launches; });
   }
 };
 
-// A fill, the client, a fill.
+// A fill, a client node, a fill.
 Nodes sandwich(const Parts& parts) {
   return Nodes()
       .add(NodeKind::fill, parts.fill(0, 1, 1))
@@ -170,7 +170,7 @@ TEST_CASE_METHOD(Parts, "nodes are changed in their parts") {
   client.call("cuMemsetD8Async", bytes_of(client.address(1), uint8_t{8}, uint64_t{1}, kFirst));
   run(7);
   CHECK(at(1) == std::byte{8});
-  // Of another shape: the client node is elsewhere.
+  // The new graph has its client node elsewhere.
   describe(kOther, Nodes()
                        .add(NodeKind::host, host(9))
                        .add(NodeKind::fill, fill(0, 1, 6), {0})
@@ -210,7 +210,7 @@ TEST_CASE_METHOD(Parts,
   refuse({2});
   CHECK(update(9, 4) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   run(8, 3);
-  // What was set node by node cannot be restored: no launch mixes old and new nodes.
+  // Nodes that were set one by one cannot be restored; a launch must not mix old and new nodes.
   CHECK(client.ask(Command::set_graph_node, set_node(0, NodeKind::fill, fill(0, 1, 5))) == CUDA_SUCCESS);
   CHECK(update(9, 6) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   is_told_not_called(launch_in(), CUDA_ERROR_ILLEGAL_STATE);
@@ -225,7 +225,7 @@ TEST_CASE_METHOD(Parts, "replies to a node change during a launch and applies it
   launch_in();
   is_told(7);
   CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) ==
-        CUDA_SUCCESS);  // as CUDA answers at once
+        CUDA_SUCCESS);  // CUDA too answers at once
   answer(7);
   CHECK(synchronize() == CUDA_SUCCESS);
   CHECK(at(1) == std::byte{2});
@@ -251,7 +251,8 @@ TEST_CASE_METHOD(Parts, "replies to an update during a launch and applies it to 
   is_told(8);
   CHECK(beside(0) == std::byte{6});
   CHECK(beside(1) == std::byte{2});
-  // Accepted, and refused then: the client would not know the node that a further launch announces.
+  // The update is accepted and then fails: the client would not know the node that a further launch
+  // announces.
   client.fake.locked([&] { return client.fake.refused_updates = {1}, 0; });
   CHECK(update(9).header.result == CUDA_SUCCESS);
   answer(8);
@@ -379,7 +380,7 @@ TEST_CASE("the client is told that a node behind work that has failed is not cal
   CHECK(told.header.kind == wire::MessageKind::host_callback);
   CHECK(told.header.result != CUDA_SUCCESS);
   CHECK(told.header.sequence == launch);
-  // Neither the stream nor the executable is held up.
+  // The stream and the executable are not blocked.
   CHECK(client.ask(Command::synchronize_stream, bytes_of(kFirst)) == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) == CUDA_SUCCESS);
   CHECK(client.silent());
@@ -485,13 +486,13 @@ TEST_CASE_METHOD(Parts, "ignores unexpected answers") {
   answer(7);
   client.fake.hold(0);
   launch_in();
-  answer(7);  // before it is told
+  answer(7);  // before the node is announced
   answer(7);
   client.fake.let_go(0);
   CHECK(client.receive().header.kind == wire::MessageKind::host_callback);
   CHECK(synchronize() == CUDA_SUCCESS);
   CHECK(at(1) == std::byte{2});
-  // A host function of a stream with a node's number.
+  // A host function of a stream with the same number as a node.
   client.send(Command::host_function, bytes_of(wire::HostFunction{kSecond, 7}));
   is_told(7);
   CHECK(launch() == CUDA_ERROR_INVALID_VALUE);

@@ -1,5 +1,5 @@
-// Graphs in the worker: what a client describes is built, checked and executed; what it should not is
-// refused; nothing is left.
+// Tests graphs in the worker: valid descriptions are built and executed, invalid ones rejected, and nothing
+// is left behind.
 #include "server/worker/graphs.h"
 
 #include "protocol/cuda/fatbin.h"
@@ -51,14 +51,14 @@ TEST_CASE_METHOD(Fixture, "runs a client node once per launch and in order") {
       CHECK(told.header.kind == wire::MessageKind::host_callback);
       CHECK(told.as<uint64_t>() == callback);
       CHECK(client.silent());
-      // The executable is gone while two launches are under way.
+      // Destroys the executable while two launches are in progress.
       if (i == 1 && callback == 7)
         client.send(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable}));
       client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, 0}));
     }
   }
   CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_SUCCESS);
-  // Its numbers are free again.
+  // The numbers can be reused.
   describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})));
   CHECK(instantiate() == CUDA_SUCCESS);
 }
@@ -99,7 +99,7 @@ TEST_CASE_METHOD(Fixture, "reports a node's error in the command that uses the g
   is_refused(bytes_of(wire::GraphEvent{event_handle(0)}), NodeKind::event_wait, CUDA_ERROR_INVALID_HANDLE);
   is_refused(client.launch_body(make_handle(Kind::function, 1, 9), 0, {}), NodeKind::kernel,
              CUDA_ERROR_INVALID_HANDLE);
-  // An event that a graph names stays while the graph does.
+  // An event named by a graph lives as long as the graph.
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
   describe(kGraph, Nodes().add(NodeKind::event_record, bytes_of(wire::GraphEvent{event_handle(0)})));
   REQUIRE(instantiate() == CUDA_SUCCESS);
@@ -127,7 +127,7 @@ TEST_CASE_METHOD(Fixture, "rejects unknown handles and numbers") {
   CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 1, 1})) ==
         CUDA_ERROR_INVALID_VALUE);
   CHECK(instantiate(kOther) == CUDA_ERROR_INVALID_HANDLE);
-  // The context's end is the end of what uses it.
+  // The end of the context also ends the graphs that use it.
   CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
         CUDA_SUCCESS);
 }
@@ -165,7 +165,7 @@ TEST_CASE_METHOD(Fixture, "bodies of conditional nodes are parts of their graph"
     CHECK(launch() == CUDA_SUCCESS);
     CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::conditional, conditional())) !=
           CUDA_SUCCESS);
-    // The numbers are free again.
+    // The numbers can be reused.
     describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)));
     const Message reply = client.reply(client.send(
         Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kBody, kExecutable + 16, 0}), true));
@@ -181,7 +181,7 @@ TEST_CASE_METHOD(Fixture, "reports an error in a body as an error of its graph")
            Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
   describe(kBody, Nodes().add(NodeKind::fill, bytes_of(wire::GraphFill{0x1000, 16, 0, 1, 16, 1})));
   CHECK(instantiate(kGraph, &result) == CUDA_ERROR_INVALID_VALUE);
-  // A condition that there is not; the body belongs to nothing.
+  // The condition does not exist, and the body belongs to no graph.
   describe(kGraph, Nodes().add(NodeKind::conditional, conditional()));
   describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)));
   CHECK(instantiate(kGraph, &result) == CUDA_ERROR_INVALID_VALUE);
@@ -303,7 +303,7 @@ TEST_CASE_METHOD(KernelFixture, "ends the session for invalid edges") {
              Nodes().add(kind, kind == NodeKind::kernel ? kernel : fill(0, 16, 1), {0, 1}, kContext, edges));
   };
   switch (GENERATE(0, 1, 2, 3, 4, 5, 6)) {
-    case 0: add({programmatic(2)}); break;                  // of no dependency
+    case 0: add({programmatic(2)}); break;                  // no such dependency
     case 1: add({programmatic(1)}); break;                  // from a fill
     case 2: add({programmatic(0)}, NodeKind::fill); break;  // to a fill
     case 3: add({programmatic(0), programmatic(0)}); break;

@@ -1,5 +1,5 @@
-// Clients that lie about arrays, textures, copies, graphs' bodies and resources: the driver never gets what
-// is not there.
+// Tests clients that lie about arrays, textures, copies, graph bodies and resources: the driver never gets an
+// object or memory that does not exist.
 #include <bit>
 #include <cstring>
 
@@ -46,7 +46,7 @@ class Session : public TestClient {
     CHECK(fake.executables.empty());
     CHECK(fake.physical.empty());
   }
-  // True: the session has ended because of what was sent.
+  // True if the session has ended because of a malformed command.
   bool ends() {
     over_ = true;
     return finish() == 1 && !end_reason.empty();
@@ -74,7 +74,7 @@ class Session : public TestClient {
     return ask("cuSurfObjectCreate", bytes_of(kThere, kThere, resource));
   }
   uint64_t end() const { return fake.range_base + fake.range_size; }
-  // As program code would be loaded.
+  // Loads a module, as a program does.
   void load() {
     const std::string ptx =
         ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
@@ -145,7 +145,7 @@ TEST_CASE("rejects arrays of invalid shapes without charging the quota") {
   CHECK(client.create(kArray, {64, 1, 1, CU_AD_FORMAT_FLOAT, 4, ~0u}) != CUDA_SUCCESS);
   CHECK(client.create(kArray, {0, 1, 1, CU_AD_FORMAT_FLOAT, 4, 0}) != CUDA_SUCCESS);
   CHECK(client.ask("cuArray3DCreate_v2", bytes_of(kArray, uint8_t{0})) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.create_levels(kMipmapped, ~0u) == CUDA_SUCCESS);  // as many as there can be
+  CHECK(client.create_levels(kMipmapped, ~0u) == CUDA_SUCCESS);  // limited to the maximum
   CHECK(client.part(kLevel, kMipmapped, 6) == CUDA_SUCCESS);
   CHECK(client.part(kSecond, kMipmapped, 7) == CUDA_ERROR_INVALID_VALUE);
 }
@@ -177,13 +177,13 @@ TEST_CASE("passes only existing arrays to the driver") {
   refused(stream_handle(0));
   refused(kContext);
   refused(make_handle(Kind::array, 2, 300));
-  // One kind for the other.
+  // Arrays and mipmapped arrays cannot replace each other.
   CHECK(client.copy(between(kMipmapped, here)) == CUDA_ERROR_INVALID_HANDLE);
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   resource.res.mipmap.hMipmappedArray = object<CUmipmappedArray>(kArray);
   CHECK(client.texture(resource) == CUDA_ERROR_INVALID_HANDLE);
-  // Parts: out of range, not to be destroyed by themselves, gone with the whole.
+  // Levels: out of range, not to be destroyed separately, destroyed with the whole.
   for (const uint32_t number : {3u, 1u << 31, ~0u})
     CHECK(client.part(kLevel, kMipmapped, number) == CUDA_ERROR_INVALID_VALUE);
   for (const uint32_t number : {0u, 1u, ~0u})
@@ -252,7 +252,7 @@ TEST_CASE("confines array copies to the session's memory") {
   refused([&](auto& c) { c.dstMemoryType = CU_MEMORYTYPE_HOST, c.dstHost = &c; });
   refused([&](auto& c) { c.srcMemoryType = CU_MEMORYTYPE_HOST, c.srcHost = &c; });
   refused([&](auto& c) { c.dstMemoryType = static_cast<CUmemorytype>(77); });
-  // What is not for this kind of end is not passed on either.
+  // Fields that do not apply to this kind of end are not passed on.
   CUDA_MEMCPY3D copy = between(kArray, here);
   copy.srcHost = &copy;
   copy.dstHost = &copy;
@@ -298,7 +298,7 @@ TEST_CASE("confines textures and surfaces to the session's memory") {
   const Message made =
       client.reply(client.call("cuSurfObjectCreate", bytes_of(kThere, kThere, resource), true));
   const auto surface = made.as<uint64_t>();
-  CHECK(client.ask("cuTexObjectDestroy", bytes_of(surface)) == CUDA_ERROR_INVALID_VALUE);  // is no texture
+  CHECK(client.ask("cuTexObjectDestroy", bytes_of(surface)) == CUDA_ERROR_INVALID_VALUE);  // not a texture
   CHECK(client.ask("cuSurfObjectDestroy", bytes_of(surface)) == CUDA_SUCCESS);
   CHECK(client.ask("cuSurfObjectDestroy", bytes_of(surface)) == CUDA_ERROR_INVALID_VALUE);
   for (const uint64_t wild : kWild) {
@@ -488,7 +488,7 @@ TEST_CASE("accepts bodies of conditional nodes only within their graph") {
     CHECK(launch() == CUDA_SUCCESS);
     CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kBody})) ==
           CUDA_ERROR_INVALID_HANDLE);
-    empty(kBody);  // a graph of its own now
+    empty(kBody);  // now an independent graph
     CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) == CUDA_SUCCESS);
     CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) ==
           CUDA_ERROR_INVALID_HANDLE);

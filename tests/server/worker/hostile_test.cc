@@ -1,5 +1,5 @@
-// Clients that break the protocol: the session ends, in good order and with everything freed, or answers with
-// an error.
+// Tests clients that violate the protocol: the session ends cleanly with everything freed, or answers with an
+// error.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
 constexpr uint64_t kPage = FakeDriver::kGranularity;
 constexpr uint64_t kShared = 4096;
 
-// The client's registered memory; a base, so that it outlives the session.
+// The client's registered memory. A base class, so that it outlives the session.
 struct Registered {
   testing::FakeDirectMemory direct;
   std::vector<std::byte> memory = std::vector<std::byte>(kShared);
@@ -41,7 +41,7 @@ struct Registered {
       *direct.add(memory.data(), memory.size(), transport::DirectMemory::Access::remote);
 };
 
-// A session whose connection shares memory and reaches the client's, so that every command does something.
+// A session with shared memory and direct access to the client's memory, so that every command has an effect.
 struct Client : Registered, TestClient {
   Client() : TestClient(false, nullptr, 0, true, &direct) {}
 };
@@ -69,7 +69,7 @@ uint16_t id(Command command) {
   return static_cast<uint16_t>(command);
 }
 
-// A frame of each kind, valid in this order after a session's begin.
+// A frame of each kind; valid in this order after begin().
 std::vector<Frame> frames(const Client& client) {
   const std::string ptx =
       ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
@@ -221,7 +221,7 @@ std::vector<Frame> frames(const Client& client) {
         {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
         {id(Command::goodbye), {}},
   };
-  // The copy that is cancelled is named by its command's sequence number.
+  // cancel_bulk names the copy by its command's sequence number.
   for (size_t i = 1; i < all.size(); ++i) {
     if (all[i].id == id(Command::cancel_bulk))
       all[i].body = bytes_of(wire::CancelBulk{client.next_sequence + i - 1});
@@ -239,7 +239,7 @@ void begin(Client& client) {
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
 }
 
-// What every session must have done when it is over.
+// Checks that the session has freed everything.
 void check_clean(TestClient& client) {
   CHECK(client.fake.contexts.empty());
   CHECK(client.fake.events.empty());
@@ -287,7 +287,7 @@ TEST_CASE("a truncated body fails or ends the session") {
       const auto all = frames(client);
       const Frame& frame = all[which];
       if (cut >= frame.body.size()) break;
-      // What must be there for the rest of this body to be looked at.
+      // The commands on which the processing of this body depends.
       for (size_t before = 0; before < which; ++before) {
         if (all[before].id == id(Command::upload_part) || all[before].id == id(Command::load_module) ||
             all[before].id == id(Command::get_function)) {
@@ -333,7 +333,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
       if (frame.id == id(Command::goodbye)) continue;
       wire::CommandHeader header;
       if (frame.id == id(Command::bulk_to_peer) || frame.id == id(Command::copy_to_peer))
-        header.flags = wire::kWantsReply;  // it must
+        header.flags = wire::kWantsReply;  // required
       header.length = static_cast<uint32_t>(frame.body.size());
       header.id = frame.id;
       header.context = kContext;
@@ -346,7 +346,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
     Client client;
     begin(client);
     wire::Buffer part(stream.begin(), stream.begin() + static_cast<ptrdiff_t>(cut));
-    for (size_t at = 0; at + sizeof(wire::CommandHeader) <= part.size();) {  // the right numbers
+    for (size_t at = 0; at + sizeof(wire::CommandHeader) <= part.size();) {  // sets the sequence numbers
       wire::CommandHeader header;
       std::memcpy(&header, part.data() + at, sizeof header);
       header.sequence = client.next_sequence++;

@@ -1,4 +1,4 @@
-// A session of a tenant whose memory is limited, on the fake driver.
+// A session on the fake driver of a tenant with limited memory.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace gpupool::worker::test {
 
-// One session of a tenant who may have `limit` bytes.
+// One session of a tenant with a memory limit of `limit` bytes.
 struct Limited {
   static constexpr uint64_t kPage = FakeDriver::kGranularity;
   explicit Limited(uint64_t limit, const std::function<void(FakeDriver&)>& prepare = {}) {

@@ -1,5 +1,5 @@
-// Kernels' local memory in the tenant's account: what a client gets by kernels that need much of it, and by
-// the limits of a context.
+// Tests that kernels' local memory is charged to the tenant: kernels that need much of it, and limits of a
+// context.
 #include "server/worker/graphs.h"
 #include "tests/server/worker/graph_fixture.h"
 #include "tests/server/worker/limited_session.h"
@@ -14,7 +14,7 @@ constexpr uint64_t kDeep = make_handle(Kind::function, 1, 310), kDeeper = make_h
                    kFlat = make_handle(Kind::function, 1, 312);
 constexpr uint64_t kSecond = make_handle(Kind::context, 1, 2);
 
-// For the 200 threads that the fake driver's device can hold.
+// Pages for the 200 threads that the fake driver's device can hold.
 constexpr uint64_t pages_of(uint64_t bytes_per_thread) {
   return (200 * bytes_per_thread + kPage - 1) / kPage;
 }
@@ -54,7 +54,7 @@ TEST_CASE("local memory is charged before the launch that needs it and until the
   CHECK(tenant.pages() == pages_of(kDeeperBytes));
   CHECK(tenant.map(0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.client->ask("cuModuleUnload", bytes_of(kModule)) == CUDA_SUCCESS);
-  CHECK(tenant.pages() == pages_of(kDeeperBytes));  // the device does not give it back
+  CHECK(tenant.pages() == pages_of(kDeeperBytes));  // the device keeps it
   tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false,
                       0);
   tenant.client->retain();
@@ -173,7 +173,7 @@ TEST_CASE("the stack limit is charged as local memory is and not given back by l
   CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, 77) == CUDA_ERROR_INVALID_VALUE);
   CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, kDeepBytes) == CUDA_SUCCESS);
   CHECK(tenant.pages() == pages_of(kDeepBytes));
-  CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);  // has its memory already
+  CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);  // its memory is already charged
   CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, 512) == CUDA_SUCCESS);
   CHECK(tenant.pages() == pages_of(kDeepBytes));
   CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-// A command that takes long is named in the log, and what its time goes by in.
+// Tests that the log names a command that takes long and what it waits for.
 #include <poll.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using wire::Command;
 
 namespace {
 
-// The log of this process, while it lives.
+// Captures this process's log for its own lifetime.
 class LogReader {
  public:
   LogReader() {
@@ -30,7 +30,7 @@ class LogReader {
     ::close(ends_[0]);
     ::close(ends_[1]);
   }
-  // The next line with this event; empty after `patience`.
+  // Returns the next line with this event; empty after `patience`.
   std::string await(const std::string& event, std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     const auto stop = std::chrono::steady_clock::now() + patience;
     do {
@@ -111,7 +111,7 @@ TEST_CASE("logs a command that waits for its turn as info and does not log kept 
   };
   LogReader log;
   session.client->send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 7}));
-  fill(stream_handle(0));  // kept
+  fill(stream_handle(0));  // kept in the backlog
   turn(State::closed, 1);
   fill(stream_handle(1));
   const std::string line = log.await("command_takes_long");

@@ -1,5 +1,5 @@
-// A session's memory goes to host memory when poold says so and the session does nothing, and is back before
-// anything can see that. The test plays poold.
+// Tests that an idle session's memory moves to host memory on poold's order and is back before anything can
+// access it. The test acts as poold.
 #include "server/quota/memory_moves.h"
 
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ struct Session : PooledSession {
     header.memory_at_once = at_once;
     say(header);
   }
-  // The next message of this kind; turns on the GPU are nobody's matter here.
+  // Returns the next message of this kind; skips turns and requests for memory.
   ControlHeader told(ControlKind kind) {
     while (true) {
       const ControlHeader said = hear();
@@ -44,7 +44,7 @@ struct Session : PooledSession {
     order(bytes, UINT64_MAX, 0, at_once);
     return moved();
   }
-  // Waits until the session has had no command for so long that poold may call it idle.
+  // Waits until the session has had no command for kIdleAfter.
   bool idles() {
     return testing::eventually([&] {
       const std::chrono::nanoseconds since((*page)->idle_since.load());
@@ -52,7 +52,7 @@ struct Session : PooledSession {
              std::chrono::steady_clock::now().time_since_epoch() - since >= quota::kIdleAfter;
     });
   }
-  // The session has executed what it was sent.
+  // Waits until the session has executed all commands sent so far.
   void settle() {
     client->send(Command::ping, {});
     REQUIRE(client->receive().header.kind == wire::MessageKind::pong);
@@ -91,7 +91,7 @@ TEST_CASE("moves no more than ordered and keeps the session's minimum on the dev
   CHECK(session.intact());
   session.order(kPage + 1, UINT64_MAX, 0, true);
   CHECK(session.moved() == 2 * kPage);
-  session.order(4 * kPage, UINT64_MAX, 2 * kPage, true);  // of what is still there
+  session.order(4 * kPage, UINT64_MAX, 2 * kPage, true);  // the minimum applies to what is still there
   CHECK(session.moved() == 0);
   CHECK(session.intact());
 }
@@ -150,7 +150,7 @@ TEST_CASE("moves a session's memory only after its device work is done") {
   client.fake.hold(0);
   client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
   session.settle();
-  REQUIRE(session.idles());  // it is the work on the device that keeps it from being moved
+  REQUIRE(session.idles());  // only the work on the device prevents the move
   session.order(4 * kPage, UINT64_MAX, 0, false);
   CHECK(session.moved() == 0);
   session.order(4 * kPage, UINT64_MAX, 0, true);
@@ -210,7 +210,7 @@ TEST_CASE("follows an urgent order between two commands of a busy session") {
   session.order(4 * kPage, UINT64_MAX, 0, true);
   CHECK(session.silent());
   const uint64_t next = client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 8), true);
-  CHECK(client.silent());  // held back for the work on the device
+  CHECK(client.silent());  // delayed until the device work is done
   client.fake.let_go(0);
   CHECK(session.moved() == 4 * kPage);
   CHECK(client.result(next) == CUDA_SUCCESS);
@@ -240,7 +240,7 @@ TEST_CASE("waits for free memory to move back and keeps asking poold and execute
   CHECK(wanted.memory_restores == 1);
   CHECK(session.told(ControlKind::memory_needed).memory_bytes == 2 * kPage);
   CHECK(client.silent());
-  // What is back already is of no use alone.
+  // Restoring only part of the memory does not help.
   session.order(kPage, UINT64_MAX, 0, true);
   CHECK(session.moved() == kPage);
   CHECK(client.silent());

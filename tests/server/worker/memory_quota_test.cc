@@ -1,4 +1,4 @@
-// Whatever takes device memory asks the tenant's account first and gives back what it had.
+// Tests that everything that takes device memory is first charged to the tenant, and uncharged when freed.
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "tests/server/worker/limited_session.h"
@@ -28,7 +28,7 @@ TEST_CASE("grants mappings up to the last granule of the quota") {
   CHECK(tenant.used() == 4 * kPage);
   CHECK(tenant.client->fake.used() == 4 * kPage);
   CHECK(tenant.refused() == 2);
-  // Refused, and nothing else: what was there works, and what is given back can be had.
+  // A refused call has no other effect: existing memory works, and freed memory can be allocated.
   CHECK(tenant.client->ask("cuMemsetD8Async", bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16},
                                                        uint64_t{0})) == CUDA_SUCCESS);
   tenant.free(0, 3);
@@ -92,7 +92,7 @@ TEST_CASE("charges memory of cuMemCreate until it is released and unmapped") {
   CHECK(tenant.client->ask("cuMemUnmap", bytes_of(at, uint64_t{3 * kPage})) == CUDA_SUCCESS);
   CHECK(tenant.used() == 0);
   CHECK(tenant.create(kMemory, 2) == CUDA_SUCCESS);
-  // The place of a handle used again: what was there is destroyed.
+  // Reuse of a handle's slot destroys the previous object.
   CHECK(tenant.create(make_handle(Kind::memory, 2, 300), 1) == CUDA_SUCCESS);
   CHECK(tenant.used() == kPage);
   CHECK(tenant.client->fake.used() == kPage);
@@ -132,7 +132,7 @@ TEST_CASE("charges the increase of a context's limits") {
                       0);
   tenant.client->retain();
   CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 5000) == CUDA_SUCCESS);
-  CHECK(tenant.used() <= 1000);  // nothing of the first context's
+  CHECK(tenant.used() <= 1000);  // no charge of the first context
 }
 
 TEST_CASE("charges a context by the decrease of free device memory") {
@@ -162,7 +162,7 @@ TEST_CASE("charges the first context where the driver reports its size") {
     return tenant.client->reply(tenant.client->send(Command::retain_primary_context,
                                                     bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0));
   };
-  CHECK(again().header.result == CUDA_SUCCESS);  // one more retain
+  CHECK(again().header.result == CUDA_SUCCESS);  // a second retain
   CHECK(tenant.used() == 3 * kPage);
   CHECK(tenant.map(0, 2) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
@@ -177,13 +177,13 @@ TEST_CASE("charges the first context where the driver reports its size") {
                         false, 0);
   const Message made = again();
   CHECK(made.header.result == CUDA_SUCCESS);
-  CHECK(made.as<uint64_t>() == kContext);  // whatever went wrong before
+  CHECK(made.as<uint64_t>() == kContext);  // despite the earlier errors
   CHECK(tenant.used() == 3 * kPage);
 }
 
 TEST_CASE("charges the first context with all memory in use where no earlier measurement exists") {
   Limited tenant(8 * kPage, [](FakeDriver& fake) {
-    fake.memory_used = 2 * kPage;  // another process's
+    fake.memory_used = 2 * kPage;  // of another process
     fake.primary_bytes = 3 * kPage;
     fake.context_bytes = kPage;
   });
@@ -191,7 +191,7 @@ TEST_CASE("charges the first context with all memory in use where no earlier mea
   CHECK(tenant.used() == 5 * kPage);
   CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) ==
         CUDA_SUCCESS);
-  CHECK(tenant.used() == 6 * kPage);  // what it took, since the first one could be asked
+  CHECK(tenant.used() == 6 * kPage);  // measured, because the first context exists
   tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false,
                       0);
   CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) ==
@@ -213,9 +213,10 @@ TEST_CASE("refuses a first context that exceeds the quota and the session contin
   CHECK(refused.body.empty());
   CHECK(tenant.used() == 0);
   CHECK(tenant.client->fake.used() == 0);
-  CHECK(tenant.refused() == 2);  // Limited asked, too
+  CHECK(tenant.refused() == 2);  // Limited's own retain was also refused
   REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 3 * kPage}}));
-  CHECK(retain().as<uint64_t>() == kContext);  // made, beside what Limited has yet to be told
+  CHECK(retain().as<uint64_t>() ==
+        kContext);  // created; the deferred error of Limited's retain is in the same reply
   CHECK(retain().header.result == CUDA_SUCCESS);
   CHECK(tenant.used() == 3 * kPage);
 }
@@ -240,8 +241,7 @@ TEST_CASE("reports free memory according to the quota") {
   CHECK(info() == std::pair(FakeDriver::kMemory - 3 * kPage, uint64_t{FakeDriver::kMemory}));
 }
 
-// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be
-// zeroed.
+// The worker's own stream is the fake driver's first one; it is created with the first memory to be zeroed.
 TEST_CASE("zeroing new memory delays only commands that may access memory") {
   Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
   TestClient& client = *tenant.client;
@@ -286,7 +286,7 @@ TEST_CASE("zeroing new memory delays only commands that may access memory") {
     client.fake.hold(0);
     const auto next = client.send(Command::map_memory,
                                   bytes_of(wire::MapMemory{client.address(10 * kPage), kPage, 0, 0}), true);
-    CHECK(client.silent());  // and from then on new memory is waited for
+    CHECK(client.silent());  // from then on, new memory is zeroed before the next command
     client.fake.let_go(0);
     CHECK(client.result(next) == CUDA_SUCCESS);
   }
@@ -308,7 +308,7 @@ TEST_CASE("counts memory that could not be zeroed in the peak") {
   Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
   TestClient& client = *tenant.client;
   CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
-  REQUIRE(client.fake.streams_alive() == 1);  // on which memory is zeroed
+  REQUIRE(client.fake.streams_alive() == 1);  // the stream that zeroes memory
   CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
   client.fake.hold(0);
   const auto map = [&](uint64_t at, uint64_t pages) {

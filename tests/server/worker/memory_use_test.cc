@@ -1,4 +1,5 @@
-// What a worker learns of a device's memory without a context, from the NVML beside its device library.
+// Tests how a worker learns a device's memory use without a context, from the NVML library beside its device
+// library.
 #include "server/worker/memory_use.h"
 
 #include <cstdlib>
@@ -18,7 +19,7 @@ std::function<MemoryUse(int device)> open_beside(bool nvml) {
   const testing::TemporaryFolder folder;
   std::filesystem::copy_file(
       FAKE_DEVICE_LIBRARY,
-      folder.path() / "libcuda.so.1");  // a file that is loaded already keeps its first path
+      folder.path() / "libcuda.so.1");  // a copy: a library loaded before would keep its first path
   if (nvml) std::filesystem::create_symlink(FAKE_NVML_LIBRARY, folder.path() / "libnvidia-ml.so.1");
   const auto library = DeviceLibrary::load(folder.path() / "libcuda.so.1");
   REQUIRE(library.ok());

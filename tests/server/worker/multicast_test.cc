@@ -1,5 +1,5 @@
-// Multicast objects and the decompression engine, which softgpu lacks: forwarded to a driver that has them,
-// within the session's own memory.
+// Tests multicast objects and the decompression engine, which softgpu lacks, on a fake driver that has them:
+// calls are forwarded only for the session's own memory.
 #include "protocol/wire/commands.h"
 #include "server/worker/virtual_memory.h"
 #include "tests/server/worker/test_client.h"
@@ -84,7 +84,7 @@ TEST_CASE("adds devices and memory to multicast objects and releases them") {
   CHECK(client.reply(asked).as<uint64_t>() == kPage);
   REQUIRE(client.create(kObject, 4 * kPage, 8, 2) == CUDA_SUCCESS);
   CHECK(client.bind(kObject, 0, kMemory, 0, kPage) ==
-        CUDA_ERROR_INVALID_DEVICE);  // the driver's answer: no device yet
+        CUDA_ERROR_INVALID_DEVICE);  // the driver's own error: no device added
   REQUIRE(client.add(kObject, 0) == CUDA_SUCCESS);
   REQUIRE(client.bind(kObject, kPage, kMemory, 2 * kPage, 2 * kPage) == CUDA_SUCCESS);
   REQUIRE(client.ask("cuMemMap", bytes_of(client.address(8 * kPage), 2 * kPage, 2 * kPage, kMemory,
@@ -94,7 +94,7 @@ TEST_CASE("adds devices and memory to multicast objects and releases them") {
   CHECK(client.unbind(kObject, 0, kPage, 2 * kPage) == CUDA_SUCCESS);
   CHECK(client.bound() == 1);
   CHECK(client.ask("cuMemUnmap", bytes_of(client.address(8 * kPage), 2 * kPage)) == CUDA_SUCCESS);
-  // Bound memory stays until the object is gone, and so does its charge.
+  // Bound memory, and its charge, stays until the multicast object is released.
   const uint64_t used = client.fake.used();
   CHECK(client.release(kMemory) == CUDA_SUCCESS);
   CHECK(client.fake.used() == used);
@@ -106,7 +106,7 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
   Session client;
   client.make_memory(2);
   for (const uint64_t size : {uint64_t{0}}) CHECK(client.create(kObject, size) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.create(kObject, kPage, 2) == CUDA_ERROR_INVALID_VALUE);  // a handle of Windows
+  CHECK(client.create(kObject, kPage, 2) == CUDA_ERROR_INVALID_VALUE);  // a Windows handle
   CHECK(client.create(kObject, kPage, 0, 0) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(client.create(kObject, 2 * kPage) == CUDA_SUCCESS);
   REQUIRE(client.create(kSecond, 2 * kPage) == CUDA_SUCCESS);
@@ -119,9 +119,9 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
     CHECK(client.unbind(wild, 0, 0, kPage) != CUDA_SUCCESS);
   }
   REQUIRE(client.add(kObject, 0) == CUDA_SUCCESS);
-  CHECK(client.add(kMemory, 0) == CUDA_ERROR_INVALID_VALUE);  // it is memory
+  CHECK(client.add(kMemory, 0) == CUDA_ERROR_INVALID_VALUE);  // memory, not a multicast object
   CHECK(client.bind(kMemory, 0, kMemory, 0, kPage) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.bind(kObject, 0, kSecond, 0, kPage) == CUDA_ERROR_INVALID_VALUE);  // it has none
+  CHECK(client.bind(kObject, 0, kSecond, 0, kPage) == CUDA_ERROR_INVALID_VALUE);  // an object without memory
   CHECK(client.bind(kObject, 0, kMemory, 0, kPage, 1) == CUDA_ERROR_INVALID_VALUE);
   for (const uint64_t offset : {kPage, 2 * kPage, kFar, ~uint64_t{0}}) {
     CHECK(client.bind(kObject, offset, kMemory, 0, 2 * kPage) == CUDA_ERROR_INVALID_VALUE);
@@ -131,7 +131,7 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
     CHECK(client.bind(kObject, 0, kMemory, 0, size) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(client.ask("cuMemMap", bytes_of(client.address(8 * kPage), 2 * kPage, uint64_t{0}, kMemory,
                                           uint64_t{0})) == CUDA_SUCCESS);
-  // Addresses of memory that may be moved, of none, beyond a mapping's end, and of the worker's own.
+  // Addresses of movable memory, of unmapped memory, beyond a mapping's end, and of the worker's own memory.
   for (const uint64_t place :
        {client.address(0), client.address(7 * kPage), client.address(9 * kPage), client.address(10 * kPage),
         uint64_t{0}, uint64_t{0x1000}, reinterpret_cast<uint64_t>(&client), ~uint64_t{0}}) {
@@ -144,7 +144,7 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
   CHECK(client.unbind(kSecond, 0, 0, kPage) == CUDA_ERROR_INVALID_VALUE);
   CHECK(client.unbind(kObject, 0, 0, kPage) == CUDA_SUCCESS);
   CHECK(client.unbind(kObject, 0, 0, kPage) == CUDA_ERROR_INVALID_VALUE);
-  // A session has so many and no more.
+  // The number of multicast objects per session is limited.
   uint64_t made = 2;
   while (client.create(make_handle(Kind::memory, 1, static_cast<uint32_t>(1000 + made)), kPage) ==
          CUDA_SUCCESS)

@@ -1,4 +1,4 @@
-// cuCtxEnablePeerAccess: which devices reach the session's memory.
+// Tests cuCtxEnablePeerAccess: which devices can access the session's memory.
 #include "protocol/wire/commands.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
@@ -11,9 +11,9 @@ namespace {
 
 constexpr uint64_t kPage = FakeDriver::kGranularity;
 constexpr uint64_t kPeer = cuda::make_handle(cuda::Kind::context, 1, 2);    // on device 1
-constexpr uint64_t kSecond = cuda::make_handle(cuda::Kind::context, 1, 3);  // likewise
+constexpr uint64_t kSecond = cuda::make_handle(cuda::Kind::context, 1, 3);  // also on device 1
 
-// A context on each of two devices, and a page of the first.
+// A context on each of two devices, and a page on the first one.
 struct TwoDevices {
   TwoDevices() {
     client.retain();

@@ -21,7 +21,7 @@ PooledSession::PooledSession(testing::FakeDirectMemory* direct, bool staged) {
   (*page)->turns[0] = quota::TurnWord::of({.state = quota::Arbiter::Turn::State::open}, 1).word;
   client.emplace(false, control.get(), 0, false, direct, staged,
                  Usage{page, *accounts.of("t"), place->slot()}, [](FakeDriver& fake) {
-                   fake.zeroes_memory = false;  // so that what is not brought back is not there
+                   fake.zeroes_memory = false;  // memory that was not restored has other content
                  });
   client->retain();
   client->create_stream(0);

@@ -1,4 +1,5 @@
-// A session under poold, which the test plays: four mappings of a page, full of a pattern, and nothing to do.
+// An idle session whose poold is the test: two streams and four mappings of one page each, filled with a
+// pattern. For tests of memory moves and checkpoints, on the test's thread.
 #pragma once
 #include <memory>
 #include <optional>
@@ -19,15 +20,15 @@ struct PooledSession {
   bool intact();
   quota::SessionPage::Gpu& gpu() { return (*page)->gpus[0]; }
   uint64_t charged() { return (**accounts.of("t"))->sessions[place->slot()].memory_used[0]; }
-  // Of the device.
+  // Bytes of device memory that the session uses.
   uint64_t own() { return client->fake.used() - others; }
-  // Others take what the device has left, but for this.
+  // Other processes take all free device memory except `bytes`.
   void leave_free(uint64_t bytes);
   void others_go();
-  // As poold.
+  // Sends and receives control messages as poold.
   void say(const server::ControlHeader& header);
   server::ControlHeader hear();
-  // True if poold is told nothing for a moment.
+  // True if poold gets no message for this time.
   bool silent(int milliseconds = 50);
 
   int ends[2];

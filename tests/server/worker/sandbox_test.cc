@@ -1,5 +1,5 @@
-// A child is confined as a worker is, tries what it must not and what it needs, and tells by its exit status
-// what came of it.
+// Tests the sandbox: a child process confines itself as a worker does, tries forbidden and needed operations,
+// and reports the result by its exit status.
 #include "server/worker/sandbox.h"
 
 #include <fcntl.h>
@@ -92,7 +92,7 @@ TEST_CASE("a worker can open only libraries and devices and its library's folder
 
 TEST_CASE("a worker reads only the files of /etc that loaders and name resolution and TLS need") {
   if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
-  CHECK(in_child([](Checks& check) {  // as poold's own user, which may read all of them
+  CHECK(in_child([](Checks& check) {  // as poold's own user, who could read all of them
           check(sandbox::drop_user("").ok());
           const bool ssl = ::access("/etc/ssl/private", R_OK | X_OK) == 0, shadow = readable("/etc/shadow");
           check(sandbox::restrict_files({}).ok());
@@ -205,7 +205,8 @@ TEST_CASE("kills a worker that uses another architecture's system calls") {
           confined(check);
           ::syscall(0x40000000 | SYS_socket, AF_UNIX, SOCK_STREAM, 0);  // x32
         }) == 1000 + SIGSYS);
-  // By 32-bit x86, in which 20, getpid, is writev's number. A kernel without it ends the process by SIGSEGV.
+  // 32-bit x86 system call 20 is getpid, but 20 is writev on x86-64. A kernel without 32-bit calls ends the
+  // process with SIGSEGV.
   CHECK(in_child([&](Checks& check) {
           confined(check);
           long number = 20;
@@ -227,11 +228,10 @@ TEST_CASE("allows the system calls that drivers and connections need") {
           int ends[2];
           check(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
           check(::setsockopt(ends[0], SOL_SOCKET, transport::kPassRights, &ends[0], sizeof ends[0]) == 0 ||
-                errno == ENOPROTOOPT);  // Linux 6.16
+                errno == ENOPROTOOPT);  // before Linux 6.16
           int pending = 0;
           check(::ioctl(ends[0], FIONREAD, &pending) == 0);
-          check(::ioctl(ends[0], 0xc0de4601, &pending) < 0 &&
-                errno != EPERM);  // of type 'F', as NVIDIA's are
+          check(::ioctl(ends[0], 0xc0de4601, &pending) < 0 && errno != EPERM);  // ioctl type 'F', as NVIDIA's
           check(::kill(::getpid(), 0) == 0);
           check(::raise(SIGURG) == 0);
         }) == 0);

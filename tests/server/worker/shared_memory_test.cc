@@ -1,5 +1,5 @@
-// Host memory that the client shares: copies straight to and from it, in stream order; nothing that a client
-// can do with it reaches beyond it or outlives its session.
+// Tests host memory that the client shares: direct copies to and from it in stream order; a client cannot use
+// it to reach other memory, and it does not outlive the session.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kPage = FakeDriver::kGranularity;
 constexpr uint64_t kSize = 64 * 1024;
 
-// The client's side of one piece.
+// The client's side of one shared memory.
 class Memory {
  public:
   explicit Memory(uint64_t size = kSize, int seals = F_SEAL_SHRINK, bool filled = true)
@@ -84,7 +84,7 @@ TEST_CASE("copies bytes and rows directly between shared memory and the device")
   CHECK(client.synchronize(0) == CUDA_SUCCESS);
   CHECK(std::memcmp(memory.bytes() + 5000, data.data() + 100, 1000) == 0);
   CHECK(std::memcmp(memory.bytes() + 6000, data.data() + 6000, 100) == 0);
-  // Three rows of ten bytes: 16 apart here, 100 apart there, packed again at the end.
+  // Three rows of ten bytes: first 16 bytes apart here and 100 apart on the device, then packed.
   CHECK(client.copy({0, client.address(0), 100, 7, 0, 16, 10, 3, 1, 0}) == CUDA_SUCCESS);
   CHECK(client.copy({0, client.address(0), 100, 7, 30'000, 10, 10, 3, 0, 0}) == CUDA_SUCCESS);
   CHECK(client.synchronize(0) == CUDA_SUCCESS);
@@ -136,7 +136,7 @@ TEST_CASE("maps shared memory at the program's address if it is free") {
   void* const free = ::mmap(nullptr, 16 * kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(free != MAP_FAILED);
   ::munmap(free, 16 * kSize);
-  const uint64_t wished = reinterpret_cast<uintptr_t>(free) + 4 * kSize;  // this process is the worker, too
+  const uint64_t wished = reinterpret_cast<uintptr_t>(free) + 4 * kSize;  // this process is also the worker
   const auto share_at = [&](uint64_t id, uint64_t address) {
     client.give_descriptor(memory.copy());
     return client
@@ -148,7 +148,7 @@ TEST_CASE("maps shared memory at the program's address if it is free") {
   CHECK((first.memory == 1 && first.device == wished));
   memory.bytes()[9] = std::byte{5};
   CHECK(*reinterpret_cast<std::byte*>(wished + 9) == std::byte{5});
-  // What is there stays: the memory is somewhere else.
+  // Existing mappings are kept: the memory is mapped elsewhere.
   std::vector<std::byte> own(kSize, std::byte{8});
   for (const uint64_t address :
        {wished, wished - 4096, reinterpret_cast<uintptr_t>(own.data()) / 4096 * 4096, uint64_t{4096},

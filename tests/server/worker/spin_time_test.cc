@@ -1,5 +1,4 @@
-// How long the executor looks at the device itself: learnt from the session's waits, and only where cores are
-// free.
+// Tests how long the executor polls the device: learnt from the session's waits, and only if cores are free.
 #include "server/worker/spin_time.h"
 
 #include "tests/support/catch.h"
@@ -24,7 +23,7 @@ void take(SpinTime& spin, microseconds each, int waits) {
 
 TEST_CASE("spins longer than the minimum for waits that are known to be short") {
   SpinTime spin(many_cores);
-  CHECK(spin.limit() == SpinTime::kShortSpin);  // nothing is known yet
+  CHECK(spin.limit() == SpinTime::kShortSpin);  // no waits observed yet
   take(spin, microseconds(60), 50);
   CHECK(spin.limit() == SpinTime::kLeast);
   take(spin, microseconds(110), 50);

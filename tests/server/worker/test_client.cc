@@ -21,12 +21,12 @@
 namespace gpupool::worker::test {
 namespace {
 
-// Fails the test; the fuzzer, which has no test framework, ends by it.
+// Throws, which fails a test and ends the fuzzer, which has no test framework.
 void must(bool good, const std::string& what) {
   if (!good) throw std::runtime_error(what);
 }
 
-// The interface over one end of a socket pair.
+// transport::Connection over one end of a socket pair.
 class PairConnection final : public transport::Connection {
  public:
   explicit PairConnection(int socket) : socket_(socket), wake_(::eventfd(0, EFD_NONBLOCK)) {}
@@ -139,7 +139,7 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
 TestClient::~TestClient() {
   if (session_.valid()) finish();
   ::close(socket_);
-  for (const int descriptor : descriptors_) ::close(descriptor);  // no command took them
+  for (const int descriptor : descriptors_) ::close(descriptor);  // not taken by any command
 }
 
 void TestClient::give_descriptor(int descriptor) {
@@ -152,7 +152,7 @@ void TestClient::send_raw(const void* bytes, size_t size) {
   while (size != 0) {
     const ssize_t sent = ::send(socket_, at, size, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return;  // the session has ended: the test sees that elsewhere
+    if (sent <= 0) return;  // the session has ended, which the test detects elsewhere
     at += sent;
     size -= static_cast<size_t>(sent);
   }
@@ -185,7 +185,7 @@ void TestClient::hang_up() {
   ::shutdown(socket_, SHUT_WR);
 }
 
-// False: nothing comes within that time. Signals, as a fuzzer's alarms, do not end it.
+// Returns false if nothing arrives within that time. Signals, such as a fuzzer's alarms, do not interrupt it.
 bool TestClient::await_bytes(std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
   while (true) {

@@ -1,4 +1,5 @@
-// A session in a thread of the test, its client's end of the connection, and the fake driver under it.
+// A worker's session in a thread of the test, the client's end of its connection, and the fake driver below
+// it. For tests of worker commands and fuzz_commands; use it from one thread.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -35,7 +36,7 @@ struct Message {
   }
 };
 
-// Body of a command from values, one after the other.
+// Encodes the values one after the other as a command's body.
 template <class... T>
 wire::Buffer bytes_of(const T&... values) {
   wire::Buffer buffer;
@@ -60,35 +61,35 @@ class TestClient {
                       bool shares_memory = false, testing::FakeDirectMemory* direct = nullptr,
                       bool staged = false, Usage usage = {},
                       const std::function<void(FakeDriver&)>& prepare = {});
-  ~TestClient();  // hangs up, and waits for the session's end
+  ~TestClient();  // hangs up and waits for the session's end
 
-  // Sends a command; its sequence number.
+  // Sends a command and returns its sequence number.
   uint64_t send(uint16_t id, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext);
   uint64_t send(wire::Command id, const wire::Buffer& body, bool wants_reply = false,
                 uint64_t context = kContext) {
     return send(static_cast<uint16_t>(id), body, wants_reply, context);
   }
-  // The row of this name.
+  // Sends the call of the table with this name.
   uint64_t call(const char* name, const wire::Buffer& body, bool wants_reply = false,
                 uint64_t context = kContext);
-  // As if it had come beside the bytes; the session closes it. With `shares_memory` below.
+  // Adds a descriptor as if it had arrived with the bytes; needs `shares_memory`. The session closes it.
   void give_descriptor(int descriptor);
   void send_raw(const void* bytes, size_t size);
-  void hang_up();  // no more sending; what the session still sends can be received
+  void hang_up();  // stops sending; messages of the session can still be received
 
-  // The next message of any kind; fails the test after kPatience, which is for busy machines. At the
-  // connection's end: kind 0.
+  // Returns the next message of any kind, with kind 0 at the end of the connection. Fails the test after
+  // kPatience, which allows for busy machines.
   Message receive();
-  // The next message, which must be the reply to this command. Leaves out what says that functions of a
-  // refused command are not called.
+  // Returns the next message, which must be the reply to this command. Skips messages that say that functions
+  // of a refused command are not called.
   Message reply(uint64_t sequence);
   CUresult result(uint64_t sequence) { return static_cast<CUresult>(reply(sequence).header.result); }
-  // Sends with kWantsReply and gives the result.
+  // Sends with kWantsReply and returns the result.
   CUresult ask(wire::Command id, const wire::Buffer& body) { return result(send(id, body, true)); }
   CUresult ask(const char* name, const wire::Buffer& body) { return result(call(name, body, true)); }
-  // True when nothing comes within a moment.
+  // True if nothing arrives within this time.
   bool silent(int milliseconds = 30);
-  // Exit status; the text of the session's last message in `end_reason`.
+  // Ends the session and returns its exit status; `end_reason` gets the text of its last message.
   int finish();
   void cut();  // as if the client's process had died
 
@@ -104,7 +105,7 @@ class TestClient {
   uint64_t copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& data,
                    bool wants_reply = false);
   uint64_t copy_out(uint64_t stream, uint64_t offset, uint64_t size);
-  // Data of one copy, up to its reply. Other messages must not come.
+  // Returns the data of one copy, up to its reply. Other messages fail the test.
   std::vector<std::byte> data(uint64_t sequence, CUresult expected = CUDA_SUCCESS);
   wire::Buffer launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters,
                            uint32_t flags = 0);

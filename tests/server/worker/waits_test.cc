@@ -1,4 +1,4 @@
-// Waits are answered when the device is there, out of order, while the session goes on.
+// Tests that waits are answered when the device completes, in any order, while the session continues.
 #include <signal.h>
 #include <sys/time.h>
 
@@ -43,7 +43,7 @@ TEST_CASE("a wait does not cover work that other threads queue later") {
   client.record(0, stream_handle(0));
   const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
   client.fake.await_blocked(1);
-  // Held back by a host function that only the client can end.
+  // Blocked by a host function that only the client can end.
   client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 9}));
   CHECK(client.silent());
   client.fake.let_go(0);
@@ -152,7 +152,7 @@ namespace {
 void fill(TestClient& client, uint64_t stream) {
   client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, stream));
 }
-// Puts an event of the worker's behind the work of every stream that had some.
+// Frees memory, so that the worker queues an event behind the work of every stream that had some.
 void free_something(TestClient& client) {
   client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
   client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(FakeDriver::kGranularity),
@@ -162,7 +162,7 @@ CUresult query(TestClient& client, uint64_t stream) {
   return client.ask("cuStreamQuery", bytes_of(stream));
 }
 
-// Stream 0 is held with the client's work in it.
+// Creates stream 0 and holds it with the client's work in it.
 void begin_work(TestClient& client, uint32_t flags = CU_STREAM_NON_BLOCKING) {
   client.retain();
   client.create_stream(0, flags);
@@ -178,7 +178,7 @@ TEST_CASE("a finished wait makes a stream idle despite internal work behind it")
   TestClient client;
   begin_work(client);
   uint64_t wait = 0;
-  int steps = 2;  // the work, and the event of the wait
+  int steps = 2;  // the work and the wait's event
   SECTION("a stream") {
     wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
   }
@@ -316,7 +316,7 @@ TEST_CASE("a re-recorded event implies nothing about the stream of its earlier r
   client.fake.let_go(0);
 }
 
-// As libFuzzer's alarm does.
+// libFuzzer's alarm sends such signals.
 TEST_CASE("a signal does not end a test client's wait for the session") {
   struct sigaction action {
   }, before{};

@@ -1,5 +1,5 @@
-// New memory is zeroed while the session goes on: the command that asked for it is answered when it is zero,
-// and it has no name before.
+// Tests that new memory is zeroed while the session continues: the command that asked for it is answered when
+// it is zeroed, and no handle or address refers to it before.
 #include <algorithm>
 #include <map>
 
@@ -27,8 +27,8 @@ constexpr uint8_t kThere = 1;
 constexpr CUDA_ARRAY3D_DESCRIPTOR kShape{16, 8, 4, CU_AD_FORMAT_FLOAT, 2, 0};
 constexpr uint64_t kRow = 16 * 8, kTexels = kRow * 8 * 4;
 
-// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be
-// zeroed. It is held, as if a kernel kept the device busy.
+// A session that zeroes memory. The worker's own stream is the fake driver's first one, created with the
+// first memory to be zeroed; it can be held, as if a kernel kept the device busy.
 struct Busy {
   Busy() {
     client.retain();
@@ -63,7 +63,7 @@ struct Busy {
   CUresult part_of_levels() {
     return client.ask(Command::array_part, bytes_of(wire::ArrayPart{kLevel, kLevels, 1, 0}));
   }
-  // To the memory that is mapped first.
+  // Copies to the memory that was mapped first.
   CUresult read_array(uint64_t array, uint64_t width, uint64_t height, uint64_t depth) {
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
@@ -75,7 +75,7 @@ struct Busy {
     copy.Depth = depth;
     return client.ask("cuMemcpy3DAsync_v2", bytes_of(kThere, copy, stream_handle(0)));
   }
-  // Another thread's work, with its result.
+  // Runs work of another thread in stream 0 and checks its result.
   bool others_go_on() {
     client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{7}, kTexels, stream_handle(0)));
     const auto bytes = client.data(client.copy_out(stream_handle(0), 0, kTexels));
@@ -86,7 +86,7 @@ struct Busy {
     return bytes.size() == size &&
            std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
   }
-  // Of the next `count` replies, which come in any order.
+  // Results of the next `count` replies, which may come in any order.
   std::map<uint64_t, CUresult> results(int count) {
     std::map<uint64_t, CUresult> found;
     for (int i = 0; i < count; ++i) {
@@ -112,7 +112,7 @@ TEST_CASE("zeroing memory of cuMemCreate holds up only the call that makes it") 
   busy.hold();
   const uint64_t asked = busy.create_memory();
   CHECK(busy.others_go_on());
-  CHECK(busy.map_created() == CUDA_ERROR_INVALID_VALUE);  // it stands for nothing yet
+  CHECK(busy.map_created() == CUDA_ERROR_INVALID_VALUE);  // refers to nothing yet
   CHECK(busy.client.silent());
   busy.let_go();
   CHECK(busy.client.result(asked) == CUDA_SUCCESS);
@@ -124,7 +124,7 @@ TEST_CASE("zeroing memory of cuMemCreate holds up only the call that makes it") 
   CHECK(busy.is_zero(20, 2 * kPage));
   CHECK(busy.client.fake.used() == 4 * kPage);
   CHECK(busy.client.fake.locked([&] { return busy.client.fake.mapped.size(); }) ==
-        2);  // where it was zeroed it is mapped no more
+        2);  // no longer mapped where it was zeroed
 }
 
 TEST_CASE("zeroing arrays holds up only the call that makes them") {
@@ -160,7 +160,7 @@ TEST_CASE("with several contexts, zeroing a mapping holds up only the call that 
                                                     stream_handle(0))) == CUDA_ERROR_INVALID_VALUE);
   CHECK(busy.client.silent());
   busy.let_go();
-  int refused = 0;  // something is there when the other one is done
+  int refused = 0;  // the later one finds the address in use
   for (int i = 0; i < 2; ++i) {
     const Message reply = busy.client.receive();
     CHECK((reply.header.sequence == first || reply.header.sequence == same));
@@ -181,7 +181,7 @@ TEST_CASE("does not bind a handle to memory that could not be zeroed") {
   busy.client.fake.await_blocked(3);
   busy.client.fake.locked([&] {
     busy.client.fake.sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
-    busy.client.fake.streams[0]->work.clear();  // no work of a broken context is done
+    busy.client.fake.streams[0]->work.clear();  // a broken context executes no work
     busy.client.fake.changed.notify_all();
   });
   auto results = busy.results(3);
