@@ -1,4 +1,4 @@
-// The table of costs, its page, the files of SOFTGPU_COSTS, and what a charge amounts to.
+// Tests the table of costs, its page in docs, the files of SOFTGPU_COSTS, and the duration of a charge.
 #include "server/softgpu/runtime/costs.h"
 
 #include <chrono>

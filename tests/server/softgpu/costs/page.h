@@ -1,4 +1,4 @@
-// docs/softgpu-costs.md, made of the table of softgpu's costs.
+// Generates docs/softgpu-costs.md from the table of softgpu's costs.
 #pragma once
 #include <string>
 

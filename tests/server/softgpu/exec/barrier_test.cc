@@ -13,7 +13,7 @@ uint32_t sync(ThreadContext* t, uint32_t id = 0, uint32_t count = 0) {
   return softgpu_barrier(t, id, count, BarrierReduction::none, 0);
 }
 
-// Each round every thread reads what its neighbour wrote in the round before.
+// In each round every thread reads what its neighbour wrote in the previous round.
 void ring_kernel(ThreadContext* t) {
   auto* cells = shared<uint32_t>(t);
   const uint32_t n = t->block->block_dim[0], me = t->linear_tid;
@@ -36,7 +36,7 @@ void reduction_kernel(ThreadContext* t) {
   p.out[me * 4 + 3] = softgpu_barrier(t, 0, 0, BarrierReduction::conjunction, 7);
 }
 
-// Even warps meet at barrier 1, odd ones at barrier 2, a different number of times.
+// Even warps meet at barrier 1 and odd ones at barrier 2, a different number of times.
 void partial_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   const uint32_t side = t->warp % 2, n = t->block->block_dim[0] / 2;
@@ -51,14 +51,14 @@ void partial_kernel(ThreadContext* t) {
   }
 }
 
-// Warp 0 produces and goes on; warp 1 consumes.
+// Warp 0 produces data and continues without waiting; warp 1 consumes the data.
 void producer_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   auto* cells = shared<uint32_t>(t);
   if (t->warp == 0) {
     cells[t->lane] = 100 + t->lane;
     softgpu_barrier_arrive(t, 3, 64);
-    return;  // ended threads that arrived still count
+    return;  // threads that arrived and then exited still count
   }
   sync(t, 3, 64);
   p.out[t->lane] = cells[31 - t->lane];

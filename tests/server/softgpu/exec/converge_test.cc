@@ -1,4 +1,5 @@
-// softgpu_converge: the lanes of a warp meet where a warp that runs in lock step would be together.
+// Tests softgpu_converge: the lanes of a warp wait for each other where a warp that runs in lock step would
+// be converged.
 #include "tests/server/softgpu/exec/run_grid.h"
 
 using namespace softgpu_test;
@@ -13,7 +14,7 @@ uint32_t volatile_load(const uint32_t* from) {
   return *const_cast<const volatile uint32_t*>(from);
 }
 
-// A sum over the warp in shared memory, without any barrier.
+// A sum over the warp in shared memory, without barriers.
 void reduce_kernel(ThreadContext* t) {
   auto* words = shared<uint32_t>(t) + t->linear_tid;
   *words = t->linear_tid;
@@ -40,7 +41,7 @@ void uneven_loop_kernel(ThreadContext* t) {
   params<Params>(t).out[t->lane] = sum;
 }
 
-// The loop yields, as one with a volatile load does, and is one in which the lanes converge all the same.
+// The loop yields, as a loop with a volatile load does; its lanes must converge nevertheless.
 void yielding_loop_kernel(ThreadContext* t) {
   auto* words = shared<uint32_t>(t) + t->lane;
   *words = 1;
@@ -54,7 +55,7 @@ void yielding_loop_kernel(ThreadContext* t) {
   params<Params>(t).out[t->lane] = *words;
 }
 
-// Lane 0 passes an early point over and over, until a lane that waits at a later one has gone on.
+// Lane 0 passes an early point repeatedly until a lane that waits at a later point has continued.
 void spinning_kernel(ThreadContext* t) {
   auto* flag = reinterpret_cast<std::atomic<uint32_t>*>(params<Params>(t).out);
   if (t->lane == 0) {
@@ -68,7 +69,7 @@ void spinning_kernel(ThreadContext* t) {
   flag->store(1);
 }
 
-// The halves of a warp wait at a point and at a barrier; lanes that ended are not waited for.
+// Half of a warp waits at a convergence point and half at a barrier; exited lanes are not waited for.
 void barrier_kernel(ThreadContext* t) {
   if (t->lane % 4 == 3) return;
   auto* words = shared<uint32_t>(t);

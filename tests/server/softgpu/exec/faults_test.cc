@@ -10,15 +10,15 @@ namespace {
 
 struct Params {
   uint64_t address;
-  std::atomic<uint32_t>* after;  // counts threads that went on
+  std::atomic<uint32_t>* after;  // counts threads that continued
 };
 
-// What a kernel must not do; the sanitizers would say so before the processor does.
+// An invalid access on purpose: sanitizers must not report it before the processor does.
 __attribute__((no_sanitize("undefined", "address", "thread"))) void store(uint64_t address) {
   *reinterpret_cast<volatile uint32_t*>(address) = 1;
 }
 
-// As generated code does it: a check first when the address is not inside the range.
+// Accesses memory as generated code does: with a check first if the address is outside the range.
 void access_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   if (t->linear_tid == 5) {
@@ -80,7 +80,7 @@ void assert_kernel(ThreadContext* t) {
   }
 }
 
-// Every third thread of block 1 fails; the others go on to a barrier or, in loops, to their ends.
+// Every third thread of block 1 fails; the others continue to a barrier or, in loops, to their end.
 void several_asserts_kernel(ThreadContext* t) {
   const auto text = [](const char* s) { return reinterpret_cast<uint64_t>(s); };
   auto* strings = reinterpret_cast<char*>(params<Params>(t).address);

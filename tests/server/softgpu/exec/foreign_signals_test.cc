@@ -1,4 +1,4 @@
-// Signals outside kernels: a program that loads softgpu sees them as it would without.
+// Tests signals outside kernels: a program that loads softgpu gets them as it would without softgpu.
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -23,7 +23,7 @@ int status_of(void (*body)()) {
   return status;
 }
 
-// Each body runs in a child of its own that uses softgpu before it does what it does.
+// Called first in each test's child process, so that softgpu's signal handlers are installed.
 void use_softgpu() {
   auto own = GridExecutor::create(2, nullptr);
   if (run(*own, request(nothing, 1, 1, 0)).fault != FaultKind::none) _exit(98);
@@ -69,7 +69,7 @@ TEST_CASE("without a handler the signal ends the process") {
           use_softgpu();
           __builtin_trap();
         })) == SIGILL);
-  // The program's own mistake with device memory is its own, too.
+  // Invalid accesses of the program itself to device memory are not kernel faults either.
   CHECK(WTERMSIG(status_of([] {
           default_handlers();
           use_softgpu();
@@ -100,15 +100,15 @@ TEST_CASE("an earlier signal handler gets signals that are not faults of kernels
 
 namespace {
 
-// A handler that a program installs after softgpu, as crash reporters do: reports, restores what it found,
-// goes again.
+// A handler that a program installs after softgpu, as crash reporters do: it reports, restores the previous
+// handler and raises the signal again.
 struct sigaction found;
 void report_and_restore(int number, siginfo_t*, void*) {
   (void)!write(report_pipe, "!", 1);
   sigaction(number, &found, nullptr);
   raise(number);
 }
-// Its stores are what is tested; to ThreadSanitizer those of two grids would be a race.
+// The invalid store is the test; ThreadSanitizer would report the stores of two grids as a race.
 __attribute__((no_sanitize("undefined", "address", "thread"))) void null_kernel(ThreadContext*) {
   *reinterpret_cast<volatile int*>(uintptr_t{16}) = 1;
 }
@@ -134,7 +134,7 @@ TEST_CASE("a later signal handler gets its own signals but no faults of kernels"
           })) == SIGSEGV);
     close(ends[1]);
     char got[8];
-    CHECK(read(ends[0], got, sizeof got) == 1);  // once, for the program's own mistake
+    CHECK(read(ends[0], got, sizeof got) == 1);  // once, for the program's own invalid access
   }
   SECTION("one that deals with the signal") {
     const int status = status_of([] {

@@ -138,7 +138,7 @@ TEST_CASE("rejects invalid launches") {
     CHECK(result.detail.find("test_kernel") != std::string::npos);
     return result.fault != FaultKind::none;
   };
-  for (int i = 0; i < 2000; ++i) {  // while workers that are awake look for work
+  for (int i = 0; i < 2000; ++i) {  // while awake workers look for work
     auto awake = submit(executor(), request(nothing, 1, 1, 0));
     REQUIRE(refused(request(nothing, 0, 1, 0)));
     REQUIRE(refused(request(nothing, 1, 0, 0)));

@@ -10,7 +10,7 @@ struct Params {
   uint64_t bytes;
 };
 
-// Allocates, fills, lets the others do the same, checks, frees.
+// Allocates and fills memory, waits for the other threads, checks and frees it.
 void churn_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   for (uint32_t round = 0; round < 5; ++round) {
@@ -36,7 +36,7 @@ void allocate_kernel(ThreadContext* t) {
 void free_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   softgpu_free(t, p.addresses[t->linear_tid]);
-  softgpu_free(t, p.addresses[t->linear_tid]);  // a mistake that does nothing
+  softgpu_free(t, p.addresses[t->linear_tid]);  // a double free, which has no effect
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ TEST_CASE("malloc and free in kernels") {
   REQUIRE(run(churn_kernel, 20, 128, Params{failures.data(), nullptr, 0}).fault == FaultKind::none);
   CHECK(failures[0] == 0);
 
-  // Everything was given back: one piece of the whole heap fits; it outlives its kernel.
+  // Everything was freed, so an allocation of the whole heap succeeds; it outlives its kernel.
   Buffer<uint64_t> addresses(32);
   REQUIRE(run(allocate_kernel, 1, 1, Params{nullptr, addresses.data(), kernel_heap_bytes()}).fault ==
           FaultKind::none);

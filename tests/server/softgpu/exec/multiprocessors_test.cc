@@ -1,4 +1,4 @@
-// Grids that may run on some of the executor's threads only.
+// Tests grids that may run on some of the executor's threads only.
 #include <unistd.h>
 
 #include <latch>
@@ -16,7 +16,7 @@ struct Params {
   Word* words;
 };
 
-// Says which thread of the host ran the block.
+// Records the host thread that runs the block.
 void who_kernel(ThreadContext* t) {
   volatile uint64_t sum = 0;
   for (int i = 0; i < 20'000; ++i) sum = sum + static_cast<uint64_t>(i);
@@ -30,7 +30,7 @@ void endless_kernel(ThreadContext* t) {
   }
 }
 
-// Two blocks that wait for each other and never let another one run: they end on two threads only.
+// Two blocks that wait for each other without yielding: they end only if two threads run them.
 void pair_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   p.words[0].fetch_add(1);
@@ -38,7 +38,7 @@ void pair_kernel(ThreadContext* t) {
   }
 }
 
-// Every block waits for all others, which only those that are on the device at once survive.
+// Every block waits for all others, which ends only if all are on the device at once.
 void meet_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   p.words[0].fetch_add(1);
@@ -92,7 +92,7 @@ TEST_CASE("an endless grid does not block grids on other multiprocessors") {
   auto endless = submit(*own, on({1}, request(endless_kernel, 1, 1, Params{flag.data()})));
   auto behind = submit(*own, on({1}, request(who_kernel, 1, 1, Params{words.data()})));
   REQUIRE(run(*own, on({0}, request(who_kernel, kBlocks, 1, Params{words.data()}))).fault == FaultKind::none);
-  // One without a place of its own takes what is free.
+  // A grid without multiprocessors of its own uses those that are free.
   REQUIRE(run(*own, request(who_kernel, kBlocks, 1, Params{everywhere.data()})).fault == FaultKind::none);
   CHECK(behind.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
   CHECK(!seen(words).contains(flag[1].load()));
@@ -111,8 +111,8 @@ TEST_CASE("blocks of a cooperative grid synchronise on one multiprocessor") {
   CHECK(words[0] == 20);
 }
 
-// More threads than a futex has bits; each grid is started by the end of another, on a thread that may not
-// run it.
+// Uses more threads than a futex bitset has bits. Each grid is submitted at the end of the previous one, by a
+// thread that may not run it.
 TEST_CASE("submitting a grid wakes a worker that may run it") {
   constexpr unsigned kThreads = 40;
   auto own = GridExecutor::create(kThreads, nullptr);

@@ -94,7 +94,7 @@ TEST_CASE("printf reads strings from device memory") {
   large.add(large.string(longer.c_str()));
   CHECK(print(large, "<%s>").text == "<" + longer + ">");
 
-  // A string that ends exactly where its mapping does.
+  // A string that ends exactly at the end of its mapping.
   const auto address = *allocate_host(4096, 4096);
   const auto guard = *allocate_addresses(4096, 1, address + 4096);
   std::memcpy(reinterpret_cast<char*>(address) + 4090, "edge!", 6);

@@ -1,4 +1,5 @@
-// Runs hand-written kernels: C++ functions that call softgpu_* as generated code does.
+// Runs hand-written kernels on the real executor: C++ functions that call softgpu_* as generated code does.
+// For the tests of the executor.
 #pragma once
 #include <atomic>
 #include <cstring>
@@ -15,14 +16,14 @@ namespace softgpu_test {
 
 using namespace gpupool::softgpu;
 
-// Divides the size of the larger tests: ThreadSanitizer makes a fiber some hundred times dearer.
+// Divisor of the size of the larger tests: with ThreadSanitizer a fiber costs about a hundred times more.
 #if defined(GPUPOOL_TSAN)
 constexpr uint32_t kLess = 8;
 #else
 constexpr uint32_t kLess = 1;
 #endif
 
-// Memory that kernels may use, zeroed.
+// Zeroed memory that kernels may access.
 template <typename T>
 class Buffer {
  public:
@@ -40,7 +41,7 @@ class Buffer {
   uint64_t address_;
 };
 
-// The kernel's parameter of type T.
+// The kernel's parameter block as type T.
 template <typename T>
 T& params(ThreadContext* thread) {
   return *reinterpret_cast<T*>(thread->block->params);
@@ -73,7 +74,7 @@ inline GridResult run(GridExecutor& executor, GridRequest r) {
   return submit(executor, std::move(r)).get();
 }
 
-// One executor for the tests that need no other.
+// A shared executor, for tests that need no other.
 inline GridExecutor& executor() {
   static auto instance = GridExecutor::create(3, nullptr);
   return *instance;
@@ -84,7 +85,7 @@ GridResult run(ThreadEntry kernel, uint32_t blocks, uint32_t threads, const T& p
   return run(executor(), request(kernel, blocks, threads, parameters));
 }
 
-// A loop run of a kernel written for one thread, as the code generator makes it.
+// Runs a kernel written for one thread as loops over the block's threads, as the code generator does.
 template <ThreadEntry kernel>
 void in_loops(BlockContext* block, ThreadContext* scratch) {
   uint32_t linear = 0;

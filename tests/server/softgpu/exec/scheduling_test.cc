@@ -1,4 +1,4 @@
-// Threads and blocks that wait for each other through memory.
+// Tests threads and blocks that wait for each other through memory.
 #include <thread>
 
 #include "tests/server/softgpu/exec/run_grid.h"
@@ -14,7 +14,7 @@ struct Params {
   uint32_t rounds;
 };
 
-// Every thread of the block takes a lock and changes a counter that the lock protects.
+// Each thread of the block takes a lock and changes a counter that it protects.
 void lock_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   for (uint32_t i = 0; i < p.rounds; ++i) {
@@ -24,13 +24,13 @@ void lock_kernel(ThreadContext* t) {
       softgpu_yield(t);
     }
     const uint32_t value = p.words[1].load(std::memory_order_relaxed);
-    if (i % 3 == 0) softgpu_yield(t);  // others try meanwhile
+    if (i % 3 == 0) softgpu_yield(t);  // while others try to take the lock
     p.words[1].store(value + 1, std::memory_order_relaxed);
     p.words[0].store(0);
   }
 }
 
-// A lower thread waits for a higher one, across warps.
+// Each thread waits for the next higher one, across warps.
 void backward_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   const uint32_t last = t->block->block_dim[0] - 1;
@@ -40,7 +40,7 @@ void backward_kernel(ThreadContext* t) {
   p.words[t->linear_tid].store(1);
 }
 
-// Threads that keep waking each other must not starve one that has not started.
+// Threads that keep waking each other must not starve a thread that has not started.
 void busy_warp_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   if (t->warp == 1) {
@@ -63,12 +63,12 @@ void grid_sync_kernel(ThreadContext* t) {
     softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
     p.words[round].fetch_add(1);
     softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
-    // Nobody may be here before every block has passed the synchronisation of this round.
+    // No thread may get here before every block has passed this round's grid synchronization.
     if (p.words[0].load() < round * blocks) p.words[p.rounds + 1].fetch_add(1);
   }
 }
 
-// Decoupled look-back: each block waits for the sum of those before it.
+// Decoupled look-back: each block waits for the sum of the blocks before it.
 void look_back_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   const uint32_t me = t->block->block_idx[0];
@@ -79,7 +79,7 @@ void look_back_kernel(ThreadContext* t) {
   p.words[me].store(before + 1);
 }
 
-// The same the wrong way round: works on a GPU that holds all blocks at once.
+// Each block waits for the next one, which works on a GPU that holds all blocks at once.
 void look_ahead_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   const uint32_t me = t->block->block_idx[0];

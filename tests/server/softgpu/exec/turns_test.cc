@@ -1,4 +1,4 @@
-// The executor and the device's turns.
+// Tests how the executor takes and returns the device's turns.
 #include <sys/mman.h>
 
 #include <mutex>
@@ -14,7 +14,7 @@ using namespace softgpu_test;
 
 namespace {
 
-// Counts, and says after every third look that the slice is over.
+// Counts calls, and reports after every third query that the time slice is over.
 class FakeTurns final : public DeviceTurns {
  public:
   void acquire() override {
@@ -56,7 +56,7 @@ struct BusyParams {
   std::atomic<uint64_t>* work;
 };
 
-// A block of some 50 microseconds of computing.
+// A block that computes for about 50 microseconds.
 void busy_kernel(ThreadContext* t) {
   volatile uint64_t sum = 0;
   for (int i = 0; i < 50'000; ++i) sum = sum + static_cast<uint64_t>(i);
@@ -65,7 +65,7 @@ void busy_kernel(ThreadContext* t) {
 
 }  // namespace
 
-// First, while this process has no other threads: it forks.
+// Must run first, while this process has no other threads, because it forks.
 TEST_CASE("two busy processes of one device both make progress") {
   Instance instance;
   auto device = SharedDevice::open(0, kGranule);
@@ -93,7 +93,7 @@ TEST_CASE("two busy processes of one device both make progress") {
   }
   for (auto& child : children) REQUIRE(child->hear() == 'r');
   for (auto& child : children) child->tell('g');
-  constexpr uint64_t kBusy = 200'000'000;  // nanoseconds of the device
+  constexpr uint64_t kBusy = 200'000'000;  // nanoseconds of device time
   CHECK(gpupool::testing::eventually([&] { return board->busy[0] > kBusy && board->busy[1] > kBusy; }));
   board->stop = true;
   for (auto& child : children) CHECK(child->wait() == 0);

@@ -22,7 +22,7 @@ void shuffle_kernel(ThreadContext* t) {
   p.out[2 * t->lane + 1] = in_range;
 }
 
-// PTX ISA's own words for shfl.sync, for one lane.
+// The PTX ISA's pseudo code of shfl.sync, for one lane.
 std::pair<int, bool> reference(ShuffleMode mode, int lane, int b, int c) {
   const int segment = (c >> 8) & 31, clamp = c & 31, bval = b & 31;
   const int max_lane = (lane & segment) | (clamp & ~segment), min_lane = lane & segment;
@@ -57,7 +57,7 @@ void warp_reduce_kernel(ThreadContext* t) {
   if (t->lane == 0 && t->block->block_idx[0] == 0) params<Params>(t).out[t->warp] = value;
 }
 
-// The halves of each warp go different ways and shuffle on their own, several times, before they meet again.
+// The halves of each warp diverge and shuffle separately, several times, before they converge.
 void diverged_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   const bool low = t->lane < 16;
@@ -93,13 +93,13 @@ void match_kernel(ThreadContext* t) {
   out[4] = equal;
 }
 
-// Lanes end before the others vote: they are dropped from the mask.
+// Lanes exit before the others vote: the vote ignores them.
 void ended_kernel(ThreadContext* t) {
   if (t->lane % 2) return;
   params<Params>(t).out[t->lane] = softgpu_vote(t, VoteMode::ballot, 1, kFull);
 }
 
-// Lanes end after the others began to wait for them.
+// Lanes exit after the others have begun to wait for them.
 void ended_late_kernel(ThreadContext* t) {
   if (t->lane == 31) {
     for (int i = 0; i < 50; ++i) softgpu_yield(t);
@@ -108,7 +108,7 @@ void ended_late_kernel(ThreadContext* t) {
   params<Params>(t).out[t->lane] = softgpu_vote(t, VoteMode::ballot, 1, kFull);
 }
 
-// What nvcc makes of an atomic add aggregated per warp.
+// The code that nvcc generates for a warp-aggregated atomic add.
 void aggregate_kernel(ThreadContext* t) {
   auto& p = params<Params>(t);
   if (t->linear_tid % 5 == 0) return;
@@ -136,7 +136,7 @@ void converged_kernel(ThreadContext* t) {
   if (t->lane == 0) params<Params>(t).out[t->warp] = value;
 }
 
-// While one lane spins, the others' mask must not wait for it: it waits for them.
+// The active mask of the others must not wait for lane 0, which spins until they store.
 void spinning_lane_kernel(ThreadContext* t) {
   auto* flag = reinterpret_cast<std::atomic<uint32_t>*>(params<Params>(t).out);
   if (t->lane == 0) {
@@ -180,7 +180,7 @@ TEST_CASE("shuffles follow the PTX ISA for every mode, offset, width and clamp")
       }
     }
   }
-  // A clamp that is neither 0 nor 31, as hand-written PTX has.
+  // A clamp other than 0 and 31, as in hand-written PTX.
   REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::down, 2, 20, kFull}).fault ==
           FaultKind::none);
   CHECK(out[2 * 18] == 1020);
@@ -191,7 +191,7 @@ TEST_CASE("a shuffle waits only for the lanes of its mask") {
   Buffer<uint32_t> out(64);
   REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 4, 31, 0x00f0f0f0}).fault ==
           FaultKind::none);
-  CHECK(out[2 * 4] == 1004);  // its partner takes no part: its own value
+  CHECK(out[2 * 4] == 1004);  // its partner is not in the mask: own value
   CHECK(out[0] == 0);
   REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 1, 31, 0x00f0f0f0}).fault ==
           FaultKind::none);

@@ -1,4 +1,4 @@
-// Compiled code that is kept from one process to the next: what is found, what is dropped, what damage does.
+// Tests the file that keeps compiled code between processes: lookup, eviction, and damaged files.
 #include "server/softgpu/jit/code_file.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// A file that goes with the test.
+// A temporary file, removed at the end of the test.
 class Scratch {
  public:
   Scratch() : descriptor_(::mkstemp(path_)) { REQUIRE(descriptor_ >= 0); }
@@ -34,7 +34,7 @@ class Scratch {
     ::fstat(descriptor_, &status);
     return static_cast<uint64_t>(status.st_size);
   }
-  // Changes each byte from `first` on.
+  // Inverts each byte from offset `first` on.
   void damage(uint64_t first) {
     for (uint64_t at = first; at < size(); ++at) {
       char byte = 0;
@@ -68,7 +68,7 @@ const std::string kKernels =
     ".b32 %r;\n"
     "ld.param.u64 %d, [p]; mov.u32 %r, 4711; st.global.u32 [%d], %r; ret; }\n";
 
-// Runs k, whose result is always the same; true: its code was kept.
+// Runs kernel k, whose result is always the same. True if its code came from the file.
 bool run_cached(const std::shared_ptr<CodeFile>& file, const CompileOptions& like = {}) {
   CompileOptions options = like;
   options.code_file = file;
@@ -138,7 +138,7 @@ TEST_CASE("the file stays within its limit and keeps recently used entries") {
   CHECK(file.find(key(99)) == content(99));
   CHECK_FALSE(file.find(key(1)));
   file.add(key(200), content(200, kLimit / 2));
-  CHECK_FALSE(file.find(key(200)));  // too large to be worth all others
+  CHECK_FALSE(file.find(key(200)));  // too large to evict all others for it
 }
 
 TEST_CASE("a file of fixed size accepts entries without growing") {
@@ -161,7 +161,8 @@ TEST_CASE("concurrent processes neither corrupt the file nor get each other's co
     if (pid == 0) {
       CodeFile file(scratch.open(), kLimit);
       for (uint32_t round = 0; round < 200; ++round) {
-        const uint32_t number = (round * 5 + child) % 40;  // 40 do not fit: entries move all the time
+        const uint32_t number =
+            (round * 5 + child) % 40;  // 40 do not fit, so entries are evicted and rewritten all the time
         if (const auto found = file.find(key(number)); found && *found != content(number)) ::_exit(1);
         file.add(key(number), content(number));
       }

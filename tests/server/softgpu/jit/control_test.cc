@@ -1,4 +1,4 @@
-// Branches, calls, special registers, linking, and what becomes of loops that wait.
+// Tests branches, calls, special registers, linking, and loops that wait for other threads.
 #include "tests/server/softgpu/jit/instruction.h"
 #include "tests/support/catch.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 const std::string kHead = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
-// The body of a kernel that writes %r0 to out[linear thread of the block].
+// Wraps the body into a kernel that writes %r0 to out[linear thread of the block].
 std::string kernel(const std::string& body, const std::string& before = "") {
   return kHead + before +
          ".visible .entry k(.param .u64 out, .param .u32 n) { .reg .b64 %o, %x, %d<8>; .reg .b32 %r<16>; "
@@ -97,7 +97,7 @@ TEST_CASE("calls through invalid function pointers fault") {
   f = pointers[0];
   g = pointers[1];
   CHECK(loaded.run("k", {}, g).fault == FaultKind::none);
-  // f takes a larger struct than the caller passes.
+  // f takes a larger struct than the caller passes; the others are not function addresses.
   for (uint64_t bad : {f, uint64_t{0}, g + 1, g + 16, g - 3 * 16, ~uint64_t{0}, kRangeBase})
     CHECK(loaded.run("k", {}, bad).fault == FaultKind::invalid_pc);
 }
@@ -111,7 +111,7 @@ TEST_CASE("special registers") {
                          "%lanemask_gt",     "%lanemask_ge", "%dynamic_smem_size",
                          "%total_smem_size", "WARP_SZ",      "%globaltimer_hi",
                          "%globaltimer_lo"};
-  // Thread (3, 1, 1) of a block of (5, 2, 4), the 18th; block (1, 1) of a grid of (2, 2).
+  // Thread (3, 1, 1) of a block of (5, 2, 4), the 18th thread; block (1, 1) of a grid of (2, 2).
   const Words expected = {3,
                           1,
                           1,
@@ -134,7 +134,7 @@ TEST_CASE("special registers") {
                           32,
                           0x11223344,
                           0x55667788};
-  // The same inside a function, where they come from memory.
+  // The same inside a function, where they are read from memory.
   for (bool in_function : {false, true}) {
     std::string reads;
     for (size_t i = 0; i < std::size(names); ++i)
@@ -237,7 +237,7 @@ TEST_CASE("only loops that may wait for another thread need fibers") {
     return loaded.program().find_kernel("k")->synchronises;
   };
   CHECK_FALSE(synchronises("L: atom.global.add.u32 %r3, [%o], 1; setp.lt.u32 %p, %r3, 100; @%p bra L;"));
-  // Maximum by compare-and-swap: the expected value is what was seen last.
+  // A maximum by compare-and-swap, whose expected value is the last one read.
   CHECK_FALSE(
       synchronises("ld.global.u32 %r3, [%o]; L: mov.u32 %r4, %r3; max.u32 %r5, %r4, 7; atom.global.cas.b32 "
                    "%r3, [%o], %r4, %r5; setp.ne.u32 %p, %r3, %r4; @%p bra L;"));
@@ -259,7 +259,7 @@ TEST_CASE("only loops that may wait for another thread need fibers") {
 TEST_CASE("a waiting loop yields in each iteration") {
   Loaded loaded(kernel("L: ld.volatile.global.u32 %r3, [%o]; setp.ne.u32 %p, %r3, 0; @%p bra L;"));
   auto* out = device_array(Words{1});
-  CHECK(loaded.run("k", {}, out, 0u).yields > 1000);  // the fake gives up
+  CHECK(loaded.run("k", {}, out, 0u).yields > 1000);  // until the fake executor gives up
   out[0] = 0;
   CHECK(loaded.run("k", {}, out, 0u).yields == 0);
 }

@@ -58,7 +58,7 @@ void softgpu_warp_call(ThreadContext* thread, WarpCallback function, void* data,
   lanes[thread->lane] = data;
   function(lanes);
 }
-// Every block is a cluster of its own.
+// Each block is a cluster of its own.
 void softgpu_cluster_arrive(ThreadContext*) {}
 void softgpu_cluster_wait(ThreadContext*) {}
 uint64_t softgpu_cluster_to_generic(ThreadContext* thread, uint64_t address, uint32_t bytes) {
@@ -151,7 +151,7 @@ Loaded::Loaded(std::vector<std::string> texts, CompileOptions options) {
   program_->write_data({reinterpret_cast<std::byte*>(data_), program_->data_bytes()}, data_);
 }
 
-// Between setjmp and longjmp only what lies in memory may change: what the loops change is static.
+// Variables that change between setjmp and longjmp must be in memory; the ones that loops change are static.
 FakeResult Loaded::run(std::string_view name, const FakeGrid& grid,
                        const std::vector<std::byte>& parameters) const {
   const KernelInfo* kernel = program_->find_kernel(name);

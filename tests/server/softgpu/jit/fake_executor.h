@@ -1,5 +1,6 @@
-// Runs KernelCode without the executor: one thread after the other on the calling thread, every warp one
-// thread wide. Enough for what instructions compute; how threads meet is tested with the real executor.
+// Runs KernelCode without the executor: one thread after the other on the calling thread, with warps of one
+// thread. Sufficient for what instructions compute; synchronization of threads is tested with the real
+// executor. A program that does not compile fails the test.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -16,7 +17,7 @@ struct FakeGrid {
   uint32_t grid[3] = {1, 1, 1};
   uint32_t block[3] = {1, 1, 1};
   uint32_t dynamic_shared = 0;
-  bool by_thread = false;  // thread_entry even where there is a loop_entry
+  bool by_thread = false;  // uses thread_entry even if there is a loop_entry
 };
 
 struct FakeResult {
@@ -25,7 +26,7 @@ struct FakeResult {
   uint32_t yields = 0;
 };
 
-// Memory a kernel may touch, zeroed; lives until the process ends.
+// Zeroed memory that kernels may access; never freed.
 uint64_t device_bytes(uint64_t size);
 
 template <typename T>
@@ -35,7 +36,7 @@ T* device_array(const std::vector<T>& values) {
   return memory;
 }
 
-// A program with its data segment in place. Fails the running test when `texts` do not compile.
+// A compiled program with its data segment. Fails the running test if `texts` do not compile.
 class Loaded {
  public:
   explicit Loaded(std::vector<std::string> texts, CompileOptions options = {});
@@ -63,8 +64,8 @@ class Loaded {
   uint64_t data_ = 0;
 };
 
-std::string printed();  // what kernels passed to vprintf: the formats, one after the other
-// Compiles and returns the error, or "" when there is none.
+std::string printed();  // formats that kernels passed to vprintf, concatenated
+// Compiles the text and returns the error, or "" if it succeeds.
 std::string compile_error(std::string_view text, CompileOptions options = {});
 CompileErrorCode compile_error_code(std::string_view text, CompileOptions options = {});
 

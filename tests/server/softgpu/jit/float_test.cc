@@ -1,4 +1,4 @@
-// Floating-point instructions against C++, with the values at the edges.
+// Tests floating-point instructions against C++, including boundary values.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -55,7 +55,7 @@ void check(const std::string& code, const std::vector<A>& as, Reference referenc
   check<D>(code, as, std::vector<uint32_t>{0}, [&](A a, uint32_t) { return reference(a); });
 }
 
-// Computes in another rounding mode; the volatile pointer keeps the compiler from computing earlier.
+// Computes in another rounding mode; the volatile pointer keeps the compiler from evaluating it earlier.
 template <typename Compute, typename... Arguments>
 auto rounded(int mode, Compute compute, Arguments... arguments) {
   using Result = decltype(compute(arguments...));
@@ -275,7 +275,7 @@ TEST_CASE("approximate functions are close") {
   }
 }
 
-// A slow, exact reference: the nearest of all 65,536 halves, ties to even.
+// A slow, exact reference: the nearest of all 65,536 half values, ties to even.
 namespace {
 
 double value_of_half(uint32_t h) {
@@ -392,7 +392,7 @@ TEST_CASE("bf16 is the top half of a float, rounded once") {
     CHECK(sum[i] == to_bf16(from_bf16(a[i]) + from_bf16(b[i])));
     CHECK(product[i] == to_bf16(from_bf16(a[i]) * from_bf16(b[i])));
   }
-  // 1 + 2^-8 is a tie; anything more, however small, breaks it upwards.
+  // 1 + 2^-8 is a tie; any excess, however small, rounds up.
   auto tie = run_instruction<uint16_t, uint16_t, uint16_t>("fma.rn.bf16 %d, %a, %a, %b;", {0x3F80, 0x3F80},
                                                            {0x3B80, 0x3B81});
   CHECK(tie == std::vector<uint16_t>{0x3F80, 0x3F81});

@@ -1,4 +1,4 @@
-// Runs one PTX instruction (or a few) over arrays of operands.
+// Runs one PTX instruction, or a few, over arrays of operands on the fake executor.
 #pragma once
 #include <array>
 #include <bit>
@@ -11,8 +11,9 @@
 
 namespace gpupool::softgpu {
 
-// `code` reads %a, %b, %c and writes %d; their PTX types are named by `types` ("d", "a", "b", "c"; "" when
-// unused). Also there: predicates %p %q, scratch %t<8> (.b32), %w<8> (.b64), %h<8> (.b16).
+// `code` reads %a, %b, %c and writes %d; `types` names their PTX types ("d", "a", "b", "c"; "" if unused). It
+// may also use the predicates %p and %q and the scratch registers %t<8> (.b32), %w<8> (.b64) and %h<8>
+// (.b16).
 std::string instruction_kernel(const std::string& code, const std::array<std::string, 4>& types);
 
 namespace detail {
@@ -44,7 +45,7 @@ std::vector<D> run_instruction(const std::string& code, const std::vector<A>& a,
   return std::vector<D>(out, out + a.size());
 }
 
-// Every pair (triple) of the values, as operand arrays.
+// All pairs (triples) of the values, as operand arrays.
 template <typename A, typename B>
 std::pair<std::vector<A>, std::vector<B>> pairs(const std::vector<A>& a, const std::vector<B>& b) {
   std::pair<std::vector<A>, std::vector<B>> out;
@@ -56,7 +57,7 @@ std::pair<std::vector<A>, std::vector<B>> pairs(const std::vector<A>& a, const s
   return out;
 }
 
-// Equal bits, or both NaN.
+// True if the bits are equal or both values are NaN.
 template <typename T>
 bool same(T x, T y) {
   if constexpr (std::is_floating_point_v<T>) {

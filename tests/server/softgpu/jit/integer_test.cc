@@ -1,4 +1,4 @@
-// Integer instructions against C++.
+// Tests integer instructions against C++.
 #include <bit>
 #include <limits>
 
@@ -83,7 +83,8 @@ TEST_CASE("carries travel through addc, subc and madc") {
       kU64, kU64, [](uint64_t a, uint64_t b) { return a - b; });
   check<uint32_t>("sub.cc.u32 %t0, %a, %b; subc.u32 %d, 0, 0;", kU32, kU32,
                   [](uint32_t a, uint32_t b) { return a < b ? ~0u : 0; });
-  // The flag after a subtraction, seen by addc, is "no borrow": nvcc's 128-bit division counts on it.
+  // The carry flag after a subtraction, as addc sees it, means "no borrow"; nvcc's 128-bit division relies on
+  // it.
   check<uint32_t>("sub.cc.u32 %t0, %a, %b; addc.u32 %d, 0, 0;", kU32, kU32,
                   [](uint32_t a, uint32_t b) { return a >= b; });
   check<uint32_t>("sub.cc.u32 %t0, %a, %b; subc.cc.u32 %t1, 5, 5; addc.u32 %d, 0, 0;", kU32, kU32,
@@ -125,7 +126,7 @@ TEST_CASE("shifts clamp") {
 TEST_CASE("bit fields") {
   for (uint32_t length : {0u, 1u, 8u, 31u, 32u, 40u, 255u}) {
     std::string s = std::to_string(length);
-    // PTX ISA's own pseudo code.
+    // The PTX ISA's own pseudo code.
     auto extract = [&](auto value, uint32_t position, int bits) {
       using T = decltype(value);
       position &= 255;

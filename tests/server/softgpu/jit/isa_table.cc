@@ -90,7 +90,7 @@ std::string trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// Replaces the first group of `text`, and those that go in step with it, by each of its words.
+// Replaces the first group of `text`, and the groups in step with it, by each of its words.
 void expand(const std::string& text, std::vector<std::string>& out) {
   const size_t open = text.find('<');
   if (open == std::string::npos) return out.push_back(text);

@@ -1,6 +1,6 @@
-// Every form of isa/*.txt: assembled by ptxas, where there is one, to know that it is PTX; compiled here and
-// run against what it must give, or refused with the message that stands in the table; and
-// docs/softgpu-ptx.md, which is made from the table.
+// Tests every form of isa/*.txt: ptxas, if installed, must assemble it; the JIT must compile it and the
+// result must match, or refuse it with the message in the table. Also checks docs/softgpu-ptx.md, which is
+// generated from the table.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::byte* device_bytes(uint64_t size) {
   return reinterpret_cast<std::byte*>(allocate_host((size + 4095) / 4096 * 4096, 4096).value());
 }
 
-// What went wrong with the form; empty when nothing did.
+// Returns the error of the form; empty if there is none.
 std::string try_form(const isa::Section& section, const isa::Form& form) {
   static auto executor = GridExecutor::create(1, nullptr);
   static std::byte* const memory = device_bytes(isa::kMemoryBytes);
@@ -102,7 +102,7 @@ std::string where(const isa::Section& section, const isa::Form& form) {
   return section.file + ".txt:" + std::to_string(form.line) + ": " + form.code;
 }
 
-// Only the sections whose files' names begin with it.
+// All sections, or those with a file name that begins with the environment variable ISA_ONLY.
 std::vector<isa::Section> sections() {
   const char* only = std::getenv("ISA_ONLY");
   std::vector<isa::Section> all;
@@ -119,7 +119,7 @@ std::string escaped(std::string text) {
   return text;
 }
 
-// What users of code without __syncwarp must know (docs/adr/0033).
+// Text of the page for users of code without __syncwarp (docs/adr/0033).
 constexpr char kWarps[] =
     "\n"
     "## Lanes of a warp\n"

@@ -1,5 +1,5 @@
-// What nvcc makes of kernels.cu (optimised, -G, -rdc and fast-math), run by the real executor and compared
-// with C++.
+// Runs nvcc's code of kernels.cu (optimized, -G, -rdc and fast-math) on the real executor and compares the
+// results with C++.
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -262,7 +262,7 @@ void run_all(const std::string& variant) {
   }
 }
 
-// How many points of convergence the analysis finds in each kernel.
+// Returns the number of convergence points that the analysis finds in each kernel.
 std::map<std::string, long> points_of(const std::string& variant) {
   const std::string text = text_of(variant);
   auto file = ptx::parse(text);
@@ -314,7 +314,7 @@ TEST_CASE("warp-synchronous code computes the same as on a GPU") {
     INFO(variant);
     run_lock_step(variant);
   }
-  // Without volatile, in optimised code.
+  // Without volatile, in optimized code.
   Module module("plain");
   std::vector<float> values(32);
   std::iota(values.begin(), values.end(), 1.0f);

@@ -1,4 +1,4 @@
-// Ordinary CUDA C++ for kernel_test.cc, which checks what each kernel leaves in memory.
+// Ordinary CUDA C++ for kernel_test.cc, which checks what each kernel writes to memory.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cuda_fp16.h>
@@ -202,7 +202,7 @@ extern "C" __global__ void modular_power(const unsigned* base, unsigned exponent
   out[i] = result;
 }
 
-// --- Code that relies on the lock step of warps, written before there was __syncwarp ---
+// --- Code that relies on the lock step of warps, as written before __syncwarp existed ---
 
 // The last warp of a reduction, unrolled.
 extern "C" __global__ void warp_sum(const int* values, int* sums) {
@@ -223,8 +223,8 @@ extern "C" __global__ void warp_sum(const int* values, int* sums) {
   if (t == 0) sums[blockIdx.x] = s[0];
 }
 
-// A scan in a loop, from the low lanes to the high ones and back: in one of these directions lanes that run
-// one after another go wrong.
+// A scan in a loop, from low to high lanes and back: in one of the directions, lanes that run one after
+// another compute wrong results.
 extern "C" __global__ void warp_scan(int* values, int steps) {
   extern __shared__ volatile int window[];
   const int t = threadIdx.x, lane = t & 31;
@@ -238,8 +238,8 @@ extern "C" __global__ void warp_scan(int* values, int steps) {
   values[t] = up + 1000 * window[t];
 }
 
-// A butterfly in place: all lanes load before any stores. There are barriers between the steps, and none
-// within.
+// A butterfly in place: all lanes must load before any lane stores. There are barriers between the steps, but
+// none within a step.
 extern "C" __global__ void butterfly(float* values) {
   __shared__ float3 s[32];
   const int t = threadIdx.x;
@@ -253,7 +253,7 @@ extern "C" __global__ void butterfly(float* values) {
   values[t] = s[t].x + s[t].y;
 }
 
-// One lane of each warp hands out a number, and not the first one.
+// One lane of each warp, not the first one, distributes a number.
 extern "C" __global__ void hand_out(int* values) {
   __shared__ int s[4];
   const int t = threadIdx.x, warp = t / 32;
@@ -263,8 +263,8 @@ extern "C" __global__ void hand_out(int* values) {
   __syncthreads();
 }
 
-// The last lane of each warp counts what the lanes before it have seen; as in cooperative groups, all
-// dimensions of the block are read.
+// The last lane of each warp counts what the lanes before it have seen. Reads all dimensions of the block, as
+// cooperative groups do.
 extern "C" __global__ void count_by_warp(int* seen, int rounds) {
   __shared__ volatile int used[4];
   const int t = threadIdx.x, warp = t / 32;
@@ -309,7 +309,7 @@ extern "C" __global__ void sort_by_votes(const float* keys, int* order) {
   order[t] = place[t];
 }
 
-// All lanes learn from one where to begin, and do the same to the same numbers.
+// One lane tells all lanes the start, and all do the same to the same numbers.
 extern "C" __global__ void walk_together(const int* starts, int* sums) {
   __shared__ int numbers[32];
   numbers[threadIdx.x] = static_cast<int>(threadIdx.x) + 1;
@@ -323,7 +323,7 @@ extern "C" __global__ void walk_together(const int* starts, int* sums) {
   sums[threadIdx.x] = sum;
 }
 
-// --- Code that looks a little like it and must keep its speed ---
+// --- Code that resembles the code above and must keep its speed ---
 
 extern "C" __global__ void own_columns(int* values, int n) {
   __shared__ int s[128 * 8];

@@ -1,4 +1,4 @@
-// Loads, stores, atomics, address spaces, the data segment, and accesses that must fault.
+// Tests loads, stores, atomics, address spaces, the data segment, and accesses that must fault.
 #include "tests/server/softgpu/jit/instruction.h"
 #include "tests/support/catch.h"
 
@@ -256,7 +256,7 @@ TEST_CASE("an mbarrier counts arrivals and bytes") {
       "ld.shared.u32 %r4, [s+28]; st.global.v2.u32 [%a+56], {%r2, %r4}; st.global.u32 [%a+52], %r1; ret; }");
   auto* cells = device_array(std::vector<uint32_t>{1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0});
   CHECK(loaded.run("k", {}, cells).fault == FaultKind::none);
-  CHECK(cells[14] == 12);  // complete only once the bytes had come
+  CHECK(cells[14] == 12);  // complete only after the bytes have arrived
   CHECK(cells[15] == 8);
   CHECK(cells[11] == 4);
   CHECK(cells[13] == 1);

@@ -1,4 +1,4 @@
-// Formats of few bits and packed arithmetic: cvt to and from fp8, fp6, fp4, tf32; f32x2; halves; vectors of
+// Tests narrow formats and packed arithmetic: cvt to and from fp8, fp6, fp4, tf32; f32x2; halves; vectors of
 // atomics.
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The value of a small float from its definition.
+// Returns the value of a small float by its definition.
 double value_of(uint32_t bits, int exponent_bits, int fraction_bits, int bias) {
   const uint32_t fraction = bits & ((1u << fraction_bits) - 1);
   const int exponent = static_cast<int>(bits >> fraction_bits & ((1u << exponent_bits) - 1));
@@ -34,12 +34,12 @@ constexpr Format kFormats[] = {{"e4m3x2", 4, 3, 7, 0x7E},
                                {"e2m3x2", 2, 3, 1, 0x1F},
                                {"e3m2x2", 3, 2, 3, 0x1F}};
 
-// The nearest of all numbers of the format, ties to the even one.
+// Returns the nearest number of the format, ties to even.
 uint32_t nearest(const Format& f, float value) {
   uint32_t best = 0;
   double distance = std::numeric_limits<double>::infinity();
   for (uint32_t bits = 0; bits <= f.largest; ++bits) {
-    const double wanted = std::min(std::fabs(double{value}), 1e10);  // infinity, too
+    const double wanted = std::min(std::fabs(double{value}), 1e10);  // limits infinity as well
     const double d = std::fabs(value_of(bits, f.exponent_bits, f.fraction_bits, f.bias) - wanted);
     if (d < distance || (d == distance && bits % 2 == 0)) {
       best = bits;
@@ -83,7 +83,7 @@ TEST_CASE("converts floats to narrow formats") {
                                   std::vector<float>{-kInf}) == std::vector<uint16_t>{0x7FFB});
   CHECK(run_instruction<uint16_t>("cvt.rn.satfinite.e4m3x2.f16x2 %d, %a;",
                                   std::vector<uint32_t>{0xC5003C00}) == std::vector<uint16_t>{0xCA38});
-  // Two numbers of four bits in a byte.
+  // Two 4-bit numbers in a byte.
   CHECK(run_instruction<uint8_t>(
             "{ .reg .b8 %n; cvt.rn.satfinite.e2m1x2.f32 %n, %a, %b; cvt.u16.u8 %d, %n; }",
             std::vector<float>{6, 0.3f, -9, 2.5f},
@@ -102,7 +102,7 @@ TEST_CASE("converts narrow formats to halves") {
       const uint32_t sign = 1u << (f.exponent_bits + f.fraction_bits);
       pairs.push_back(static_cast<uint16_t>((bits | sign) << 8 | bits));
     }
-    // A half holds all of them exactly.
+    // A half represents all of them exactly.
     const auto low = run_instruction<float>(std::string("{ .reg .b16 %u, %v; cvt.rn.f16x2.") + f.name +
                                                 " %t0, %a; mov.b32 {%u, %v}, %t0; cvt.f32.f16 %d, %u; }",
                                             pairs);
@@ -147,7 +147,7 @@ TEST_CASE("satfinite keeps halves finite") {
         std::vector<uint32_t>{0x7BFF7BFF, 0xFBFF7FFF, 0x3C007BFF});
   CHECK(run_instruction<uint32_t>("cvt.rn.relu.bf16x2.f32 %d, %a, %b;", std::vector<float>{-1},
                                   std::vector<float>{2}) == std::vector<uint32_t>{0x00004000});
-  // Subnormal numbers are flushed where that is asked for.
+  // Subnormal numbers are flushed if the instruction has .ftz.
   CHECK(run_instruction<uint16_t>("add.ftz.f16 %d, %a, %b;", std::vector<uint16_t>{0x0001, 0x8003, 0x0400},
                                   std::vector<uint16_t>{0x0001, 0x8001, 0x8401}) ==
         std::vector<uint16_t>{0x0000, 0x8000, 0x8000});
@@ -164,7 +164,7 @@ TEST_CASE("pairs of floats in one register") {
   CHECK(run_instruction<uint64_t>("mul.rn.f32x2 %d, %a, %b;", a, b) == std::vector<uint64_t>{pair(6, -6)});
   CHECK(run_instruction<uint64_t>("fma.rn.f32x2 %d, %a, %b, %c;", a, b, c) ==
         std::vector<uint64_t>{pair(6.25f, 94)});
-  // A half and a float.
+  // A half operand and a float operand.
   CHECK(run_instruction<float>("add.rn.f32.f16 %d, %a, %b;", std::vector<uint16_t>{0x4200},
                                std::vector<float>{0.1f}) == std::vector<float>{3.1f});
   CHECK(run_instruction<float>("fma.rn.f32.bf16 %d, %a, %b, %c;", std::vector<uint16_t>{0x4040},

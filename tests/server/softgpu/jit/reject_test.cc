@@ -1,4 +1,5 @@
-// What cannot run is refused when it is compiled, with one line that says why; nothing crashes.
+// Tests that unsupported and malformed PTX is rejected at compile time with a one-line reason and without a
+// crash.
 #include <chrono>
 #include <thread>
 
@@ -128,7 +129,7 @@ TEST_CASE("error messages name unsupported instructions") {
     CHECK(message != "");
     CHECK(message.find('\n') == std::string::npos);
     CHECK(message.find("line") != std::string::npos);
-    // An instruction that was understood as one is quoted.
+    // An error in a recognized instruction quotes it.
     if (bad.substr(0, 5) == "wgmma") {
       CHECK(message.find("kernel k") != std::string::npos);
       CHECK(message.find("compile for compute_80") != std::string::npos);
@@ -203,7 +204,7 @@ TEST_CASE("links functions of the device runtime and names missing functions") {
   CHECK(compile_error(kHead + calls("cudaDeviceSynchronize"))
             .find("the device runtime's cudaDeviceSynchronize is not supported") == 0);
   CHECK(compile_error(kHead + calls("GetLastError")).find("function 'GetLastError' is undefined") == 0);
-  // NVIDIA's own, where it comes as PTX, calls firmware: not taken.
+  // NVIDIA's own PTX version of the function calls firmware and is replaced.
   const std::string library = kHead +
                               ".extern .func (.param .b32 r) __cuda_syscall_error();\n"
                               ".visible .func (.param .b32 r) cudaGetLastError() { { .param .b32 s; call.uni "

@@ -1,5 +1,5 @@
-// Instructions for which the threads of a warp, or the blocks of a cluster, meet: products and transfers of
-// matrices, clusters. On the real executor; fragments lie as the tables of the PTX ISA say.
+// Tests instructions in which the threads of a warp or the blocks of a cluster cooperate: matrix products and
+// transfers, clusters. Runs on the real executor; fragments are laid out as in the tables of the PTX ISA.
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -26,7 +26,7 @@ struct Shape {
   uint32_t blocks = 1, threads = 32, cluster = 0;
 };
 
-// Runs kernel "k" with one pointer, to `memory`, which it may change.
+// Runs kernel "k" with one pointer to `memory`, which it may change.
 GridResult run(const std::string& text, std::vector<uint32_t>& memory, Shape shape = {}) {
   static auto executor = GridExecutor::create(2, nullptr);
   std::string_view view = text;
@@ -73,14 +73,14 @@ std::string registers(uint32_t first, uint32_t count) {
 struct Place {
   uint32_t row, column;
 };
-// Where element i of a lane lies: group is lane / 4, part is lane % 4.
+// Position of element i of a lane: group is lane / 4, part is lane % 4.
 using Layout = std::function<Place(uint32_t group, uint32_t part, uint32_t i)>;
 
 struct Product {
   std::string name;
   uint32_t m, n, k, bits, d_bits;
   Layout a, b, c;
-  std::function<uint32_t(int)> encode, encode_d;  // small whole numbers
+  std::function<uint32_t(int)> encode, encode_d;  // for small integers
 };
 
 uint32_t half_bits(int value) {
@@ -168,7 +168,7 @@ int number(uint32_t x, uint32_t y, uint32_t salt) {
 }  // namespace
 
 TEST_CASE("an unrolled loop over matrix products fits on a thread's stack, however long it is") {
-  constexpr int kProducts = 600;  // arrays of 128 bytes each, more than the 64 KiB of a stack in all
+  constexpr int kProducts = 600;  // arrays of 128 bytes each: more than the 64 KiB of a stack in all
   std::string body = "mov.b32 %r0, 0x3C003C00;\n";  // 1.0, 1.0
   for (int n = 8; n < 16; ++n) body += "mov.b32 %r" + std::to_string(n) + ", 0;\n";
   const std::string ones = "{%r0, %r0, %r0, %r0, %r0, %r0, %r0, %r0}", sums = registers(8, 8);
@@ -182,8 +182,8 @@ TEST_CASE("an unrolled loop over matrix products fits on a thread's stack, howev
   for (const uint32_t sum : memory) CHECK(std::bit_cast<float>(sum) == 16.0f * kProducts);
 }
 
-// Programs rely on lock step: a lane's store is there for the other lanes' next load of a matrix, and a
-// matrix that is stored for their next load.
+// Programs rely on lock step: after a store, other lanes' next matrix load must see it, and after a matrix
+// store, their next load.
 TEST_CASE("matrices pass through shared memory without a barrier") {
   const auto exchange = [](const std::string& barrier) {
     // %r1: the lane's word; %r2: a row of a matrix; %r3: another lane's word.
@@ -264,7 +264,7 @@ TEST_CASE("products of matrices") {
 }
 
 TEST_CASE("products of doubles, halves, single bits") {
-  // m8n8k4 in f64: one element of a and b each, two of c.
+  // m8n8k4 in f64: one element of a and b each, two elements of c.
   std::vector<uint32_t> memory(32 * 4);
   CHECK(run(kernel("and.b32 %r0, %lane, 3; shr.u32 %r1, %lane, 2; cvt.rn.f64.u32 %e0, %r1; cvt.rn.f64.u32 "
                    "%e1, %r0; "
@@ -278,7 +278,7 @@ TEST_CASE("products of doubles, halves, single bits") {
     std::memcpy(&got, &memory[lane * 4], 8);
     CHECK(got == 1 + lane / 4 * (0 + 1 + 2 + 3));  // a(row, k) = row, b(k, column) = k
   }
-  // Sums in f16: ones everywhere, 16 of them and one more.
+  // Sums in f16: 16 products of ones, and one more.
   std::vector<uint32_t> halves(64);
   const std::string ones = "mov.b32 %r0, 0x3C003C00;\n";
   CHECK(run(kernel(ones + "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r1, %r2}, {%r0, %r0, %r0, "
@@ -287,7 +287,7 @@ TEST_CASE("products of doubles, halves, single bits") {
             halves)
             .fault == FaultKind::none);
   CHECK(halves == std::vector<uint32_t>(64, 0x4C404C40));
-  // Four products of m8n8k4 at once, each of four terms.
+  // Four m8n8k4 products at once, with four terms each.
   std::vector<uint32_t> quads(32 * 8);
   std::string store = "mad.wide.u32 %x, %lane, 32, %p;\n";
   for (int n = 0; n < 8; ++n)
@@ -315,7 +315,7 @@ TEST_CASE("products of doubles, halves, single bits") {
 }
 
 TEST_CASE("matrices move between memory and registers") {
-  // 8 x 8 halves numbered 0 to 63, four such matrices one after the other.
+  // Four 8 x 8 matrices of halves, one after the other, with elements numbered from 0.
   std::vector<uint32_t> memory(32 * 4 * 3 + 32);
   const std::string fill =
       "mov.u32 %r20, s; mad.lo.u32 %r21, %lane, 16, %r20; shl.b32 %r22, %lane, 3;\n"
@@ -344,9 +344,9 @@ TEST_CASE("matrices move between memory and registers") {
     CHECK(got[4] == turned);
     CHECK(got[5] == turned + 0x00400040);
     CHECK(got[6] == turned);
-    CHECK(got[7] == turned);  // what stmatrix turned lies in rows again
+    CHECK(got[7] == turned);  // stmatrix.trans stored rows again
   }
-  // A row beyond shared memory, or askew.
+  // A row beyond shared memory, or misaligned.
   for (const char* address : {"mov.u32 %r0, 4096;", "mov.u32 %r0, s; add.u32 %r0, %r0, 8;"}) {
     const GridResult result =
         run(kernel(std::string(address) + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r0];",
@@ -357,7 +357,7 @@ TEST_CASE("matrices move between memory and registers") {
 }
 
 TEST_CASE("wmma loads, multiplies and stores") {
-  // d = a * b + c of 16 x 16 bytes and words: a row-major, b column-major.
+  // d = a * b + c of 16 x 16 elements, a and b in bytes, c and d in words: a row-major, b column-major.
   std::vector<uint32_t> memory(64 + 64 + 256 + 256);
   auto* bytes = reinterpret_cast<int8_t*>(memory.data());
   for (uint32_t x = 0; x < 16; ++x)
@@ -400,7 +400,7 @@ TEST_CASE("matrix products take zeros for missing lanes and run separately for d
             .fault == FaultKind::none);
   CHECK(memory[0] == 0x4C004C00);  // 16
   CHECK(memory[40] == 0);
-  // Half of the warp executes another product: nobody gets hurt.
+  // Half of the warp executes another product: undefined results, but no fault.
   CHECK(run(kernel(ones + "setp.gt.u32 %q0, %lane, 15; @%q0 bra B;\n" + product +
                    "bra C;\nB: mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%r2, %r3}, {%r0, %r0}, "
                    "{%r0}, {%r1, %r1};\nC:"),
@@ -438,7 +438,7 @@ TEST_CASE("blocks of a cluster access each other's shared memory") {
           std::vector<uint32_t>{rank, 100 + other, 100 + other, rank ^ 3, rank ^ 3, 64, 1});
     CHECK(got[7] >= 1);
   }
-  // Alone, a block is a cluster of itself; beyond it there is nobody.
+  // A block that is not in a cluster is a cluster of one; higher ranks do not exist.
   CHECK(run(kernel("barrier.cluster.arrive; barrier.cluster.wait;"), memory, {3, 96}).fault ==
         FaultKind::none);
   CHECK(run(kernel("mov.u32 %r0, v; mapa.shared::cluster.u32 %r1, %r0, 5; ld.shared::cluster.u32 %r2, [%r1]; "
@@ -447,12 +447,12 @@ TEST_CASE("blocks of a cluster access each other's shared memory") {
                    ".shared .b32 v;"),
             memory, {2, 32, 2})
             .fault == FaultKind::illegal_address);
-  // A thread that never comes to the cluster's barrier.
+  // A thread that never reaches the cluster barrier.
   CHECK(run(kernel("setp.eq.u32 %q0, %lane, 0; @%q0 bra B; barrier.cluster.arrive; barrier.cluster.wait; bra "
                    "C;\nB: bar.sync 0;\nC:"),
             memory, {2, 32, 2})
             .fault == FaultKind::deadlock);
-  // Threads that end count as arrived, in other blocks too.
+  // Exited threads count as arrived, also in other blocks.
   CHECK(run(kernel("setp.eq.u32 %q0, %cluster_ctarank, 0; @%q0 exit; barrier.cluster.arrive; "
                    "barrier.cluster.wait;"),
             memory, {4, 64, 2})

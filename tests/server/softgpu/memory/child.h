@@ -1,5 +1,6 @@
-// A forked child process for tests of what processes share. The child runs `body` and leaves with its result;
-// parent and child signal each other through pipes. A child that still runs when its object goes is killed.
+// A forked child process, for tests of memory shared between processes. The child runs `body` and exits with
+// its result; parent and child exchange single characters through pipes. The destructor kills a child that is
+// still running.
 #pragma once
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,7 +12,7 @@
 
 class Child {
  public:
-  class Side {  // what the child sees
+  class Side {  // the child's end of the pipes
    public:
     Side(int in, int out) : in_(in), out_(out) {}
     void tell(char c) { (void)!write(out_, &c, 1); }
@@ -65,7 +66,7 @@ class Child {
     wait();
   }
   void signal(int number) { kill(pid_, number); }
-  void stop() {  // until SIGCONT; it stands still when this returns
+  void stop() {  // returns once the process is stopped; SIGCONT continues it
     kill(pid_, SIGSTOP);
     waitpid(pid_, nullptr, WUNTRACED);
   }

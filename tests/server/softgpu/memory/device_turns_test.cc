@@ -15,11 +15,11 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// Counters that parent and children see.
+// Counters shared by parent and children.
 struct Board {
-  std::atomic<uint64_t> held;  // nanoseconds for which anyone held the turn
+  std::atomic<uint64_t> held;  // nanoseconds for which any process held the turn
   std::atomic<uint64_t> turns, had[4],
-      waited[4];  // in turns: all, each process's, and how many of others' it waited for
+      waited[4];  // in turns: all, of each process, and of others while it waited
   std::atomic<bool> go, stop;
 };
 
@@ -38,10 +38,10 @@ uint64_t now() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// Of a single wait: the machine may hold a process up for as long as it likes.
+// Limit of a single wait's count, in turns: a loaded machine may delay a process for any time.
 constexpr uint64_t kMaxWaited = 10;
 
-// Runs "blocks" of some 100 microseconds for as long as the board says.
+// Runs "blocks" of about 100 microseconds until the board stops it.
 void busy(DeviceTurns& turns, Board& board, int number) {
   while (!board.go) std::this_thread::yield();
   while (!board.stop) {
@@ -89,7 +89,7 @@ TEST_CASE("busy processes take turns and share the device evenly") {
   }
   for (auto& child : children) REQUIRE(child->hear() == 'r');
   board->go = true;
-  // Enough turns for a slow moment of the machine not to matter.
+  // Enough turns to tolerate a slow moment of the machine.
   constexpr uint64_t kTurns = 30;
   for (const uint64_t begin = now(); now() - begin < 30'000'000'000;) {
     if (board->held >= 1'500'000'000 &&
@@ -99,8 +99,8 @@ TEST_CASE("busy processes take turns and share the device evenly") {
   }
   board->stop = true;
   for (auto& child : children) CHECK(child->wait() == 0);
-  // Two others have their turns between two of one's own. A loaded machine makes turns long, and may hold a
-  // process up for longer than its turn, which is then passed over.
+  // Two other processes have their turns between two turns of one process. A loaded machine lengthens turns
+  // and may delay a process for longer than its turn, which is then skipped.
   for (int i = 0; i < 3; ++i) {
     CHECK(board->had[i] > kTurns);
     CHECK(board->waited[i] <= 3 * board->had[i]);
@@ -148,7 +148,8 @@ TEST_CASE("a killed waiter is skipped") {
   });
   REQUIRE(waiter.hear() == 'r');
   REQUIRE(victim.hear() == 'r');
-  while (turns.keeps_turn()) std::this_thread::yield();  // until somebody waits, and the slice is over
+  while (turns.keeps_turn())
+    std::this_thread::yield();  // until another process waits and the time slice is over
   victim.kill_now();
   turns.release();
   CHECK(waiter.hear() == 'g');
@@ -164,7 +165,7 @@ TEST_CASE("a stopped process loses its turn after a timeout") {
     own->turns().acquire();
     side.tell('y');
     side.hear();
-    if (own->turns().keeps_turn()) return 1;  // it was taken away meanwhile
+    if (own->turns().keeps_turn()) return 1;  // the turn was revoked meanwhile
     own->turns().release();
     own->turns().acquire();
     own->turns().release();

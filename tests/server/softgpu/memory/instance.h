@@ -1,4 +1,5 @@
-// A softgpu instance of its own for one test, so that tests running at once do not meet.
+// A softgpu instance for one test, so that concurrent tests do not share devices. Sets SOFTGPU_INSTANCE for
+// the process.
 #pragma once
 #include <sys/stat.h>
 #include <unistd.h>

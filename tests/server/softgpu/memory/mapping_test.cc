@@ -10,7 +10,7 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// One mapping's worth of addresses, unmapped and freed at the end.
+// Addresses for one mapping, unmapped and freed at the end.
 struct ReservedRange {
   explicit ReservedRange(uint64_t bytes) : size(bytes), address(*allocate_addresses(bytes, kGranule, 0)) {}
   ~ReservedRange() {
@@ -128,7 +128,7 @@ TEST_CASE("access rights survive the move of a Memory to a second mapping") {
   CHECK(first[0] == 'q');
 }
 
-// Stands in for a kernel's code, which ThreadSanitizer does not see either; the move orders it by page
+// Stands for a kernel's code, which ThreadSanitizer does not instrument either; the move orders it by page
 // protection.
 __attribute__((no_sanitize("thread"))) static void add_one(uint64_t address) {
   __atomic_fetch_add(reinterpret_cast<uint64_t*>(address), 1, __ATOMIC_SEQ_CST);

@@ -40,7 +40,7 @@ TEST_CASE("a process has one object per device and removes the file with it") {
   CHECK(instance.file_exists());
   auto memory = first->allocate(512);
   first.reset();
-  CHECK(instance.file_exists());  // the memory still counts on it
+  CHECK(instance.file_exists());  // the memory keeps the device open
   memory.reset();
   CHECK_FALSE(instance.file_exists());
   CHECK_FALSE(instance.file_exists(1));
@@ -67,7 +67,7 @@ TEST_CASE("opening and closing from many threads") {
 TEST_CASE("processes share one device's memory and a killed process returns its share") {
   Instance instance;
   auto hold = [](Child::Side& side) {
-    auto device = SharedDevice::open(0, 100 * kGranule);  // comes second: its size does not count
+    auto device = SharedDevice::open(0, 100 * kGranule);  // opened second: its size is ignored
     auto memory = device->allocate(3 * kGranule);
     side.tell(memory && device->total_bytes() == 4 * kGranule ? 'y' : 'n');
     side.hear();
@@ -106,7 +106,7 @@ TEST_CASE("after every process was killed the next one starts clean") {
     REQUIRE(child.hear() == 'y');
     child.kill_now();
   }
-  // The file is still there, unless a process of another test has opened a device and removed it.
+  // The file still exists, unless a process of another test has opened a device and removed it.
   auto device = SharedDevice::open(0, 2 * kGranule);
   REQUIRE(device);
   CHECK(device->total_bytes() == 2 * kGranule);
@@ -162,7 +162,7 @@ TEST_CASE("files of killed processes are removed by the next process that opens 
       return 0;
     });
     REQUIRE(child.hear() == 'y');
-    // In use: it stays.
+    // A file in use is not removed.
     Child opener([](Child::Side&) {
       setenv("SOFTGPU_INSTANCE", "another", 1);
       return SharedDevice::open(0, kGranule) ? 0 : 1;
@@ -210,7 +210,7 @@ TEST_CASE("a forked child opens the device for itself without affecting its pare
     auto own = SharedDevice::open(0, kGranule);
     if (!own || own == device || own->free_bytes() != 3 * kGranule) return 1;
     auto own_memory = own->allocate(kGranule);
-    memory.reset();  // what it inherited is not its to give back
+    memory.reset();  // the child must not release inherited memory
     device.reset();
     return own->free_bytes() == 2 * kGranule ? 0 : 2;
   });

@@ -1,4 +1,4 @@
-// Memory and events of one device that several processes have.
+// Tests memory and events of one device that several processes share.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -59,7 +59,7 @@ TEST_CASE("memory shared by two processes is charged once and freed by the last 
   Instance instance;
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-  Child child([&](Child::Side& parent) {  // makes it
+  Child child([&](Child::Side& parent) {  // the exporting process
     auto device = SharedDevice::open(0, kTotal);
     auto memory = device ? device->allocate(3 * kGranule) : nullptr;
     unsigned char* const at = memory ? map(memory) : nullptr;
@@ -91,7 +91,8 @@ TEST_CASE("memory shared by two processes is charged once and freed by the last 
   REQUIRE(again);
   CHECK(device->free_bytes() == kTotal - 3 * kGranule);
   again.reset();
-  CHECK(SharedDevice::open(1, kTotal)->import_memory(descriptor, &refused) == nullptr);  // another device's
+  CHECK(SharedDevice::open(1, kTotal)->import_memory(descriptor, &refused) ==
+        nullptr);  // memory of another device
   CHECK_FALSE(refused);
   unsigned char* const at = map(memory);
   REQUIRE(at);
@@ -106,7 +107,7 @@ TEST_CASE("memory shared by two processes is charged once and freed by the last 
   unmap(at, 3 * kGranule);
   memory.reset();
   CHECK(device->free_bytes() == kTotal);
-  // Nobody has it, but its file is there still: it is charged anew, if there is room.
+  // No process has the memory, but its file still exists: an import charges it anew if there is room.
   auto most = device->allocate(6 * kGranule);
   CHECK(device->import_memory(descriptor, &refused) == nullptr);
   CHECK(refused);
@@ -121,7 +122,7 @@ TEST_CASE("import_memory rejects files that are not exported memory") {
   auto memory = device->allocate(kGranule);
   const int good = device->export_memory(memory, 0);
   REQUIRE(good >= 0);
-  CHECK(ftruncate(good, 0) != 0);  // nobody can take its pages away
+  CHECK(ftruncate(good, 0) != 0);  // sealed: its pages cannot be taken away
   const auto label = *read_label(good);
   bool refused = false;
   const auto is_memory = [&](uint64_t size, const MemoryLabel& said, int seals) {
@@ -181,14 +182,14 @@ TEST_CASE("processes wait for each other's event records but not for those of de
   CHECK_FALSE(event->passed(2));
   child.kill_now();
   CHECK(event->passed(2));
-  // A later record says nothing about an earlier one that is not complete.
+  // A later record does not complete an earlier one.
   CHECK(event->record() == 3);
   CHECK(event->record() == 4);
   event->completed(4);
   CHECK_FALSE(event->passed(3));
   CHECK(event->passed(4));
   event.reset();
-  CHECK(device->free_bytes() == kTotal);  // whoever looks takes the dead one's part away
+  CHECK(device->free_bytes() == kTotal);  // querying releases the dead process's share
   CHECK(device->open_event(name) == nullptr);
 }
 

@@ -1,5 +1,4 @@
-// What the parser makes of text. That nothing crashes it is tested with the JIT (reject_test.cc) and by the
-// fuzzer.
+// Tests the results of the parser. reject_test.cc of the JIT and the fuzzer test that no input crashes it.
 #include "server/softgpu/ptx/parser.h"
 
 #include "tests/support/catch.h"
@@ -82,7 +81,7 @@ TEST_CASE("functions, scopes and names") {
   const Operand& forward = k.operands(k.code[0])[0];
   CHECK(forward.kind == Operand::Kind::label);
   CHECK(k.labels[forward.index] == 7);
-  // %r1 inside the braces is another register than outside.
+  // %r1 inside the braces is not the %r1 outside.
   CHECK(k.operands(k.code[1])[0].index != k.operands(k.code[3])[0].index);
   CHECK(k.operands(k.code[1])[1].component == 'x');
   CHECK(k.labels[k.operands(k.code[2])[0].index] == 0);
@@ -114,7 +113,7 @@ TEST_CASE("elements of arrays are operands, counted in elements") {
       "mov.u64 %d, s+3;\n}");
   const Function& k = file.functions[0];
   const auto offset = [&](size_t instruction) { return k.operands(k.code[instruction])[1].value; };
-  CHECK(offset(0) == 12);  // as ptxas does, a vector's element is a scalar
+  CHECK(offset(0) == 12);  // as in ptxas, elements of a vector are scalars
   CHECK(offset(1) == 12);
   CHECK(offset(2) == 66);
   CHECK(offset(3) == 20);

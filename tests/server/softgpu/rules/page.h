@@ -1,4 +1,4 @@
-// docs/softgpu-rules.md, made of the table of softgpu's rules.
+// Generates docs/softgpu-rules.md from the table of softgpu's rules.
 #pragma once
 #include <string>
 

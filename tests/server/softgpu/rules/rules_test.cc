@@ -1,4 +1,4 @@
-// docs/softgpu-rules.md is the page made from the table of rules.
+// Tests that docs/softgpu-rules.md matches the table of rules.
 #include "server/softgpu/runtime/rules.h"
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// A call on a thread of its own, for tests of what blocks.
+// Runs a driver call on its own thread, for tests of calls that block. Used from the test's thread.
 #pragma once
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ class BlockedCall {
   ~BlockedCall() {
     if (thread_.joinable()) thread_.join();
   }
-  // Waits until the call has returned, or its thread sleeps. True if it sleeps.
+  // Waits until the call has returned or its thread sleeps. True if it sleeps.
   bool blocks() const {
     for (int looks_asleep = 0; looks_asleep < 20;) {
       if (returned_) return false;
@@ -34,14 +34,14 @@ class BlockedCall {
     return !returned_;
   }
   bool returned() const { return returned_; }
-  // Waits for the call.
+  // Waits for the call and returns its result.
   CUresult result() {
     thread_.join();
     return result_;
   }
 
  private:
-  // As /proc shows it; 0 before the call.
+  // The thread's state in /proc; 0 before the call.
   char state() const {
     std::ifstream in("/proc/self/task/" + std::to_string(thread_id_) + "/stat");
     std::string line;

@@ -1,4 +1,4 @@
-// Calls that wait for the work of their context, and block others meanwhile.
+// Tests calls that wait for the work of their context and meanwhile block other calls.
 #include <cstdlib>
 
 #include "tests/server/softgpu/runtime/kernels.h"
@@ -19,7 +19,8 @@ struct BlockingCallsFixture : QueueFixture {
     void* parameters[] = {&out, &value};
     return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
   }
-  // The call waits for work of its context that was there before; with the lock held, if `locks`.
+  // Checks that the call waits for earlier work of its context and, if `locks`, holds the context's lock
+  // meanwhile.
   void check_waits(const std::function<CUresult()>& call, bool locks) {
     std::atomic_ref(*word).store(0);
     park_first();

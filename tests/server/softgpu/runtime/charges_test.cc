@@ -1,5 +1,5 @@
-// Driver calls are charged the costs of SOFTGPU_COSTS. Every cost is well above the time that the call itself
-// takes; only lower bounds are checked.
+// Tests that driver calls are charged the costs of SOFTGPU_COSTS. Each cost is well above the time that the
+// call itself takes; only lower bounds are checked.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -19,11 +19,11 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kCall{20};  // of each cost per call; kUnit of each per MiB or node
+constexpr milliseconds kCall{20};  // each cost per call; kUnit: each cost per MiB or node
 constexpr milliseconds kUnit{10};
 constexpr uint64_t kMiB = 1 << 20;
 
-// Written before cuInit reads it.
+// Writes the file of costs before cuInit reads it.
 struct CostsFile {
   CostsFile() {
     std::ofstream out(path);
@@ -102,7 +102,7 @@ TEST_CASE_METHOD(ContextFixture, "page-locked host memory is charged per call an
 }
 
 TEST_CASE_METHOD(ContextFixture, "loading and compiling code is charged, and each kernel's first load") {
-  // Loaded before, so that compiling it here takes no time.
+  // Loaded before, so that compiling it later takes no time.
   CUmodule before = nullptr, module = nullptr;
   CUfunction count = nullptr;
   REQUIRE_OK(cuModuleLoadData(&before, kKernels));
@@ -148,14 +148,14 @@ TEST_CASE_METHOD(QueueFixture, "a thread that waited is charged a wake-up") {
   release();
   CHECK(synchronise.result() == CUDA_SUCCESS);
   CHECK(Clock::now() - begin >= kCall);
-  // A synchronous copy is charged the copy and the wake-up.
+  // A synchronous copy is charged for the copy and for the wake-up.
   char bytes[64];
   CHECK_COST(2 * kCall, cuMemcpyDtoH_v2(bytes, memory, sizeof bytes));
 }
 
 TEST_CASE_METHOD(QueueFixture,
                  "enqueueing is charged with the context's lock held, so that other threads block") {
-  // 4 threads enqueue into streams of their own: one after the other.
+  // 4 threads that enqueue into separate streams must run one after the other.
   std::vector<CUstream> streams(4);
   for (CUstream& stream : streams) REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   const auto begin = Clock::now();

@@ -1,4 +1,4 @@
-// What softgpu reads from the environment about hardware queues, rules and costs.
+// Tests softgpu's environment variables for hardware queues, rules and costs.
 #include "server/softgpu/runtime/config.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// An ordinary program on NVIDIA's runtime: everything that the runtime does with the driver in its ordinary
-// life. Run with softgpu's libcuda.so.1 in the library path; exits with 0 when all is well.
+// An ordinary program on NVIDIA's runtime, with everything that the runtime commonly does with the driver.
+// Run it with softgpu's libcuda.so.1 in the library path; exits with 0 on success.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a device may do with another device's memory.
+// Tests a device's access to another device's memory.
 #include <vector>
 
 #include "tests/server/softgpu/runtime/fixture.h"
@@ -17,7 +17,7 @@ struct TwoDevices : ContextFixture {
     REQUIRE_OK(cuMemAlloc_v2(&own, kGranule));
   }
   ~TwoDevices() { cuCtxDestroy_v2(other); }
-  // By a kernel on the second device.
+  // Fills by a kernel on the second device.
   CUresult fill(CUdeviceptr at) {
     unsigned value = 3;
     void* parameters[] = {&at, &value};
@@ -31,7 +31,7 @@ struct TwoDevices : ContextFixture {
     REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
     return memory;
   }
-  // Memory of the first device with access for it alone.
+  // Memory of the first device that only the first device may access.
   CUdeviceptr map_on_first() {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -71,7 +71,7 @@ TEST_CASE_METHOD(TwoDevices, "a copy needs its device's access to a mapping") {
   };
   for (const CUresult result : attempts()) CHECK(result == CUDA_ERROR_INVALID_VALUE);
   for (const CUresult result : reads()) CHECK(result == CUDA_ERROR_INVALID_VALUE);
-  REQUIRE_OK(cuCtxEnablePeerAccess(context, 0));  // is not about mappings
+  REQUIRE_OK(cuCtxEnablePeerAccess(context, 0));  // does not apply to mappings
   for (const CUresult result : reads()) CHECK(result == CUDA_ERROR_INVALID_VALUE);
   set_access(memory, 1, CU_MEM_ACCESS_FLAGS_PROT_READ);
   for (const CUresult result : attempts()) CHECK(result == CUDA_ERROR_INVALID_VALUE);
@@ -125,7 +125,7 @@ TEST_CASE_METHOD(TwoDevices, "a kernel reaches a pool of another device with the
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   REQUIRE_OK(cuMemPoolSetAccess(pool, &access, 1));
   CHECK(fill(memory) == CUDA_ERROR_ILLEGAL_ADDRESS);
-  // The pool outlives the context, and other tests count what is in it.
+  // The pool outlives the context, and other tests count the memory in it.
   REQUIRE_OK(cuCtxPushCurrent_v2(context));
   REQUIRE_OK(cuMemFreeAsync(memory, nullptr));
   REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));

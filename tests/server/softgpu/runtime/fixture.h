@@ -1,12 +1,12 @@
-// What the tests of softgpu's driver share: a process whose devices are configured before cuInit, and a
-// current context.
+// Common parts of the tests of softgpu's driver: a process whose devices are configured before cuInit
+// (main.cc), and a current context.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 #include "tests/support/catch.h"
 
 #define REQUIRE_OK(call) REQUIRE((call) == CUDA_SUCCESS)
 
-// A created context on device 0, current on this thread while it lives.
+// A context on device 0 that is current on this thread during the test.
 struct ContextFixture {
   ContextFixture() {
     REQUIRE_OK(cuInit(0));

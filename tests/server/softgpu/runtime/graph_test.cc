@@ -108,7 +108,7 @@ TEST_CASE_METHOD(GraphFixture, "rejects invalid captures") {
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(graph == nullptr);
 
-  // A stream that joined and was not joined back.
+  // A stream that joined the capture and was not joined back.
   CUevent fork = nullptr;
   REQUIRE_OK(cuEventCreate(&fork, 0));
   REQUIRE_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));

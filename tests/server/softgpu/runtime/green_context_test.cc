@@ -1,4 +1,5 @@
-// Green contexts: resources, what runs where, and what they have in common with the primary context.
+// Tests green contexts: resources, the multiprocessors that kernels run on, and state shared with the primary
+// context.
 #include <dirent.h>
 
 #include <array>
@@ -14,7 +15,7 @@
 #if CUDA_VERSION >= 13000
 namespace {
 
-// `blocks` blocks that each compute for some 100 microseconds.
+// `blocks` blocks that each compute for about 100 microseconds.
 constexpr char kBusy[] = R"(
 .version 7.0
 .target sm_70
@@ -41,7 +42,7 @@ again:
 
 constexpr unsigned kBlocks = 400;
 
-// Nanoseconds of CPU time per thread of softgpu's executors.
+// CPU time per thread of softgpu's executors, in nanoseconds.
 std::map<std::string, uint64_t> executor_time() {
   std::map<std::string, uint64_t> times;
   DIR* tasks = opendir("/proc/self/task");
@@ -72,7 +73,7 @@ struct Green {
   CUcontext context = nullptr;
 };
 
-// The device's three multiprocessors, one by one, and its primary context.
+// The device's three multiprocessors, each as a group, and its primary context.
 struct GreenFixture {
   GreenFixture() {
     REQUIRE_OK(cuInit(0));
@@ -123,7 +124,7 @@ TEST_CASE_METHOD(GreenFixture, "splits a device's multiprocessors into equal gro
 
   CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &all, nullptr, 0, 4) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuDevSmResourceSplitByCount(&pair, nullptr, &all, nullptr, 0, 1) == CUDA_ERROR_INVALID_VALUE);
-  // What a split has made is no input of another one.
+  // The result of a split cannot be split again.
   CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &each[0], nullptr, 0, 1) ==
         CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
   CUdevResource nothing{};
@@ -152,7 +153,7 @@ TEST_CASE_METHOD(GreenFixture, "a descriptor combines only groups of one split")
   CHECK(its.sm.smCount == 2);
   REQUIRE_OK(cuCtxGetDevResource(primary, &its, CU_DEV_RESOURCE_TYPE_SM));
   CHECK(its.sm.smCount == 3);
-  // A green context's own can be split further.
+  // A green context's own resource can be split further.
   REQUIRE_OK(cuGreenCtxGetDevResource(green.handle, &its, CU_DEV_RESOURCE_TYPE_SM));
   groups = 1;
   REQUIRE_OK(cuDevSmResourceSplitByCount(&again, &groups, &its, nullptr, 0, 1));
@@ -177,10 +178,10 @@ TEST_CASE_METHOD(GreenFixture, "a green context's kernels run on its multiproces
     auto after = executor_time();
     uint64_t all_time = 0, used = 0;
     for (auto& [thread, time] : after) all_time += time -= before.contains(thread) ? before.at(thread) : 0;
-    for (const auto& [thread, time] : after) used += time > all_time / 10;  // more than to wake up and look
+    for (const auto& [thread, time] : after) used += time > all_time / 10;  // more than waking up takes
     return used;
   };
-  CHECK(threads_used(nullptr) >= 1);  // all three, unless the host has other work for them
+  CHECK(threads_used(nullptr) >= 1);  // all three, unless the host is busy
   std::vector<uint32_t> expected(kBlocks), values(kBlocks);
   REQUIRE_OK(cuMemcpyDtoH_v2(expected.data(), out, kBlocks * 4));
   REQUIRE_OK(cuMemsetD8_v2(out, 0, kBlocks * 4));
@@ -193,12 +194,12 @@ TEST_CASE_METHOD(GreenFixture, "a green context's kernels run on its multiproces
   CUstream stream = nullptr, other = nullptr;
   REQUIRE_OK(cuStreamCreate(&stream, 0));
   CHECK(threads_used(stream) == 1);
-  // Whichever context is current.
+  // The current context does not matter.
   REQUIRE_OK(cuGreenCtxStreamCreate(&other, two.handle, CU_STREAM_NON_BLOCKING, 0));
   CHECK(threads_used(other) <= 2);
   CHECK(cuGreenCtxStreamCreate(&other, two.handle, 0, 0) == CUDA_ERROR_INVALID_VALUE);
 
-  // A graph's kernels stay where they were captured.
+  // A graph's kernels run where they were captured.
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
   REQUIRE_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -214,7 +215,7 @@ TEST_CASE_METHOD(GreenFixture, "a green context's kernels run on its multiproces
   cuGraphExecDestroy(exec);
   cuGraphDestroy(graph);
 
-  // Programs size their grids by what they have.
+  // Occupancy functions use the green context's multiprocessors.
   int grid = 0, block = 0, whole = 0;
   REQUIRE_OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, busy, nullptr, 0, 0));
   REQUIRE_OK(cuCtxSetCurrent(primary));
@@ -262,7 +263,7 @@ TEST_CASE_METHOD(GreenFixture,
   void* parameters[] = {&memory, &value};
   REQUIRE_OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, own, parameters, nullptr));
 
-  // An event of the primary context follows what the green one does.
+  // An event of the primary context completes after the green context's work.
   CUevent event = nullptr;
   REQUIRE_OK(cuEventCreate(&event, 0));
   REQUIRE_OK(cuGreenCtxRecordEvent(green.handle, event));
@@ -271,7 +272,7 @@ TEST_CASE_METHOD(GreenFixture,
   REQUIRE_OK(cuMemcpyDtoH_v2(&read, memory, 4));
   CHECK(read == 77);
 
-  // The primary context waits for its green ones, and they for what it is told to wait for.
+  // The primary context waits for its green contexts, and those for events that they are told to wait for.
   REQUIRE_OK(cuCtxSetCurrent(primary));
   CUdeviceptr flag = 0;
   REQUIRE_OK(cuMemAlloc_v2(&flag, 4));
@@ -288,7 +289,7 @@ TEST_CASE_METHOD(GreenFixture,
   CHECK(cuStreamQuery(own) == CUDA_SUCCESS);
   CHECK(cuEventQuery(event) == CUDA_SUCCESS);
 
-  // What was allocated in a green context does not go with it.
+  // Memory allocated in a green context outlives it.
   CHECK(cuCtxDestroy_v2(green.context) == CUDA_ERROR_INVALID_CONTEXT);
   {
     const Green brief(each.data() + 1, 1);
@@ -322,7 +323,7 @@ TEST_CASE_METHOD(GreenFixture, "a green context shares errors and the end of its
   CHECK(cuGreenCtxDestroy(green.handle) == CUDA_ERROR_INVALID_CONTEXT);
   green.handle = nullptr;
 
-  // It keeps the primary context alive by itself.
+  // A green context itself keeps the primary context alive.
   REQUIRE_OK(cuCtxSetCurrent(nullptr));
   unsigned flags = 0;
   int active = 0;

@@ -1,4 +1,4 @@
-// A softgpu that ignores where a program wishes its addresses.
+// Tests a softgpu that ignores address hints (rule ignored_hints).
 #include <stdlib.h>
 
 #include "tests/server/softgpu/runtime/fixture.h"

@@ -120,7 +120,7 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's PTX version is its .target, its bina
 TEST_CASE_METHOD(
     KernelFixture,
     "a kernel's register count is its number of simultaneously live values within the limits of the PTX") {
-  // 40 double sums over a loop: 80 words at least.
+  // 40 double sums over a loop need at least 80 registers.
   std::string sums, start, loop, end;
   for (int n = 0; n < 40; ++n) {
     const std::string reg = "%e" + std::to_string(n);
@@ -292,7 +292,7 @@ TEST_CASE("a library is usable in every context and survives their reset") {
       CUdeviceptr counter = 0;
       size_t size = 0;
       REQUIRE_OK(cuLibraryGetGlobal(&counter, &size, library, "counter"));
-      CHECK(read_int(counter) == 7 + 32);  // an instance of this context's own, fresh after the reset
+      CHECK(read_int(counter) == 7 + 32);  // this context's own instance, new after the reset
       CUfunction f = nullptr;
       REQUIRE_OK(cuKernelGetFunction(&f, kernel));
       REQUIRE_OK(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
@@ -357,7 +357,7 @@ TEST_CASE_METHOD(ContextFixture,
   }
   REQUIRE_OK(cuLibraryUnload(library));
   CHECK(cuLibraryGetKernel(&kernel, library, "add") == CUDA_ERROR_INVALID_HANDLE);
-  // Modules are for the current device, so loading fails.
+  // Modules are loaded for the current device, so loading fails.
   options[0] = CU_JIT_ERROR_LOG_BUFFER;
   options[1] = CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
   values[1] = reinterpret_cast<void*>(sizeof log);
@@ -380,7 +380,7 @@ TEST_CASE_METHOD(ContextFixture, "function attributes override later kernel attr
   int value = 0;
   REQUIRE_OK(cuKernelSetAttribute(kShared, 60 << 10, kernel, 0));
   REQUIRE_OK(cuFuncGetAttribute(&value, kShared, function));
-  CHECK(value == 60 << 10);  // the kernel's, as long as the function has none
+  CHECK(value == 60 << 10);  // the kernel's value applies if the function has none
   for (const auto set : {function, reinterpret_cast<CUfunction>(kernel)}) {
     const int wanted = set == function ? 70 << 10 : 80 << 10;
     REQUIRE_OK(cuFuncSetAttribute(set, kShared, wanted));
@@ -394,7 +394,7 @@ TEST_CASE_METHOD(ContextFixture, "function attributes override later kernel attr
       CHECK_FALSE(launches(launched, static_cast<unsigned>(wanted) + 1));
     }
   }
-  // Attributes do not stand for each other, and another device's function is not touched.
+  // Attributes are independent of each other, and another device's function does not change.
   REQUIRE_OK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30, kernel, 0));
   REQUIRE_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, function));
   CHECK(value == 30);
@@ -435,7 +435,7 @@ const char* const kCaller =
     "[b]; }\n"
     "  st.global.u32 [%d1], %r2;\n  ret;\n}\n";
 
-// Links what run() of kCaller lacks, and runs it.
+// Links kCaller with the library that defines the missing function and runs it.
 int run_with(CUjitInputType type, const void* library, size_t bytes) {
   CUlinkState state = nullptr;
   REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
@@ -471,7 +471,7 @@ TEST_CASE_METHOD(ContextFixture, "the linker joins PTX files") {
 }
 
 #ifdef LINKED_FOLDER
-// Files as nvcc makes them.
+// Files made by nvcc.
 std::string linked_file(const std::string& name) {
   std::ifstream file(LINKED_FOLDER "/" + name, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
@@ -488,7 +488,7 @@ TEST_CASE_METHOD(ContextFixture, "the linker takes object files and archives") {
   REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
   CHECK(add_to_link(state, "garbage", CU_JIT_INPUT_LIBRARY) == CUDA_ERROR_INVALID_IMAGE);
   for (size_t length = 8; length < archive.size(); length += 97) {
-    add_to_link(state, archive.substr(0, length), CU_JIT_INPUT_LIBRARY);  // crashes nothing
+    add_to_link(state, archive.substr(0, length), CU_JIT_INPUT_LIBRARY);  // must not crash
   }
   CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
 }

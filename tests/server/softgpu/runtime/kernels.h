@@ -1,4 +1,4 @@
-// Kernels of the driver tests, as PTX.
+// PTX kernels for the driver tests.
 #pragma once
 
 inline constexpr char kKernels[] = R"(

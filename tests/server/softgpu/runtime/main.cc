@@ -1,4 +1,5 @@
-// Two devices of 256 MiB and 3 threads that keep all rules, an instance of this process's own.
+// Configures the test process before cuInit: two devices of 256 MiB with 3 threads, all rules enforced, an
+// instance of its own.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@ struct Configure {
     setenv("SOFTGPU_THREADS", "3", 1);
     setenv("SOFTGPU_INSTANCE", ("test-" + std::to_string(getpid())).c_str(), 1);
     setenv("SOFTGPU_CACHE", "off", 1);
-    setenv("SOFTGPU_RULES", "+no_host_access", 0);  // rules_off_test.cc has its own
+    setenv("SOFTGPU_RULES", "+no_host_access", 0);  // rules_off_test.cc sets its own
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("SOFTGPU_COMPUTE_CAPABILITY");
   }

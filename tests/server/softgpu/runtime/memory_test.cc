@@ -245,7 +245,7 @@ TEST_CASE_METHOD(ContextFixture, "stream-ordered memory comes from pools and ret
   REQUIRE_OK(cuMemGetInfo_v2(&after, &total));
   CHECK(after == before);
 
-  // More than the device has, freed in stream order in between.
+  // Allocates more than the device has in all, freed in stream order in between.
   for (int i = 0; i < 10; ++i) {
     REQUIRE_OK(cuMemAllocAsync(&memory, 100 << 20, stream));
     REQUIRE_OK(cuMemsetD8Async(memory, 1, 1 << 20, stream));
@@ -265,7 +265,7 @@ TEST_CASE_METHOD(ContextFixture, "stream-ordered memory comes from pools and ret
   cuuint64_t reserved = 0;
   REQUIRE_OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
   CHECK(reserved == 4u << 20);
-  threshold = 0;  // a wait for an event counts as well
+  threshold = 0;  // waiting for an event trims the pool as well
   CUevent event = nullptr;
   REQUIRE_OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
   REQUIRE_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));

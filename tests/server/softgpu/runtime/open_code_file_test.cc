@@ -1,4 +1,4 @@
-// Where compiled code is kept, and what is not trusted to keep it.
+// Tests where compiled code is kept, and which files and folders are rejected as untrusted.
 #include "server/softgpu/runtime/open_code_file.h"
 
 #include <fcntl.h>

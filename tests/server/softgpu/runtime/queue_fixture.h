@@ -1,4 +1,5 @@
-// A context with two streams, one of which a test parks or fills.
+// A context with two streams, of which a test can block the first or fill its queue. Used from the test's
+// thread.
 #pragma once
 #include "tests/server/softgpu/runtime/blocked_call.h"
 
@@ -19,9 +20,9 @@ struct QueueFixture : ContextFixture {
   }
   CUdeviceptr wait_address() const { return reinterpret_cast<CUdeviceptr>(word); }
   void release() { std::atomic_ref(*word).store(1); }
-  // An operation of `first` that completes at release().
+  // Enqueues an operation into `first` that completes at release().
   void park_first() { REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ)); }
-  // Makes the queue of `first` hold as many operations as it can, none of which completes before release().
+  // Fills the queue of `first` with operations of which none completes before release().
   void fill_first() {
     park_first();
     for (int i = 1; i < kEntries; ++i) REQUIRE_OK(cuMemsetD32Async(memory, 1, 1, first));

@@ -1,4 +1,5 @@
-// Hardware queues: how much they hold, what a full one blocks, and what streams that share one wait for.
+// Tests hardware queues: their capacity, calls that block on a full queue, and waits between streams that
+// share a queue.
 #include <memory>
 #include <vector>
 
@@ -78,8 +79,8 @@ struct SharedQueueFixture : QueueFixture {
   SharedQueueFixture() {
     for (int i = 0; i < kQueues - 1; ++i) REQUIRE_OK(cuStreamCreate(&shares_first, CU_STREAM_NON_BLOCKING));
   }
-  // Whether an operation of the stream that shares the queue of `first` completes at once, as that of another
-  // stream does.
+  // True if an operation of the stream that shares the queue of `first` completes at once, as one of another
+  // stream must.
   bool passes() {
     REQUIRE_OK(cuMemsetD32Async(memory, 4, 1, second));
     CHECK(cuStreamQuery(second) == CUDA_SUCCESS);
@@ -159,6 +160,6 @@ TEST_CASE_METHOD(QueueFixture, "destroying a context releases a thread that a fu
   BlockedCall full(context, [&] { return cuMemsetD32Async(memory, 2, 1, first); });
   REQUIRE(full.blocks());
   REQUIRE_OK(cuCtxDestroy_v2(context));
-  context = nullptr;  // with the pinned word
+  context = nullptr;  // destroyed, and the pinned word with it
   full.result();
 }

@@ -1,4 +1,4 @@
-// A softgpu that keeps no rules (SOFTGPU_RULES=none) does what the rules forbid.
+// Tests that softgpu with SOFTGPU_RULES=none permits what the rules forbid.
 #include <stdlib.h>
 
 #include <atomic>

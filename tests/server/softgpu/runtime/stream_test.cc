@@ -7,7 +7,7 @@
 
 namespace {
 
-// A host function that holds up its stream until the test says so.
+// A host function that blocks its stream until the test opens the gate.
 struct Gate {
   std::atomic<bool> open{false};
   std::atomic<bool> reached{false};

@@ -10,7 +10,7 @@ extern "C" void softgpu_wish_texture(unsigned long long object);
 
 namespace {
 
-// What nvcc does not write any more, or not in every form: references, questions, reductions, formatted
+// PTX that nvcc no longer emits, or not in all forms: texture references, queries, reductions, formatted
 // stores.
 const char kModule[] = R"(
 .version 8.0
@@ -175,7 +175,7 @@ TEST_CASE_METHOD(TextureFixture, "binds and changes and unbinds a module's textu
   REQUIRE_OK(cuTexRefSetFlags(reference, CU_TRSF_NORMALIZED_COORDINATES));
   REQUIRE_OK(cuTexRefSetAddressMode(reference, 0, CU_TR_ADDRESS_MODE_MIRROR));
   CHECK(cuTexRefSetAddressMode(reference, 3, CU_TR_ADDRESS_MODE_WRAP) == CUDA_ERROR_INVALID_VALUE);
-  x = -0.375f, y = 0.125f;  // the middle of texel -2, which is 1 mirrored
+  x = -0.375f, y = 0.125f;  // the centre of texel -2, which mirrors texel 1
   REQUIRE_OK(run("look", {&out, &x, &y}));
   CHECK(results<float>(1)[0] == 1.0f);
   CUarray bound = nullptr;
@@ -185,7 +185,7 @@ TEST_CASE_METHOD(TextureFixture, "binds and changes and unbinds a module's textu
   REQUIRE_OK(cuTexRefGetFlags(&flags, reference));
   CHECK(flags == CU_TRSF_NORMALIZED_COORDINATES);
 
-  // Rows of ordinary memory instead.
+  // A texture on pitched linear memory instead.
   CUdeviceptr rows = 0;
   REQUIRE_OK(cuMemAlloc_v2(&rows, 512));
   REQUIRE_OK(cuMemcpyHtoD_v2(rows, values.data(), 64));
@@ -266,9 +266,9 @@ TEST_CASE_METHOD(TextureFixture, "offsets, texel numbers and halves") {
   float x = 1.5f;
   REQUIRE_OK(run("edges", {&out, &object, &x}));
   CHECK(results<float>(2) == std::vector<float>{6, 10});
-  CHECK(results<uint32_t>(3)[2] == 0x4500);  // 5 and 0
+  CHECK(results<uint32_t>(3)[2] == 0x4500);  // the halves 5 and 0
 
-  // Another format of the same size.
+  // A view with another format of the same size.
   CUDA_RESOURCE_VIEW_DESC view{};
   view.format = CU_RES_VIEW_FORMAT_UINT_1X32;
   view.width = view.height = 4;
@@ -281,7 +281,7 @@ TEST_CASE_METHOD(TextureFixture, "offsets, texel numbers and halves") {
   REQUIRE_OK(cuArrayDestroy(array));
   CHECK(cuArrayDestroy(array) == CUDA_ERROR_INVALID_HANDLE);
   CUtexObject handle = reinterpret_cast<uint64_t>(array);
-  CHECK(run("edges", {&out, &handle, &x}) == CUDA_ERROR_ILLEGAL_ADDRESS);  // an array is no texture
+  CHECK(run("edges", {&out, &handle, &x}) == CUDA_ERROR_ILLEGAL_ADDRESS);  // an array is not a texture
 }
 
 TEST_CASE_METHOD(TextureFixture, "mirrored coordinates keep their precision however large they are") {
@@ -299,7 +299,7 @@ TEST_CASE_METHOD(TextureFixture, "mirrored coordinates keep their precision howe
     REQUIRE_OK(run("edges", {&out, &object, &x}));
     return results<float>(1)[0];
   };
-  // Three times 7000000.5 is no float.
+  // 3 * 7000000.5 is not representable as a float.
   for (const float x : {0.5f, 7000000.5f}) CHECK(at(x) == 5);  // row 1, and column 1 with an offset of 1
   for (const float x : {-0.5f, -7000000.5f})
     CHECK(at(x) == 3);  // in a mirrored period the offset leads to column 0

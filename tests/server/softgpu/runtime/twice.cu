@@ -1,4 +1,4 @@
-// For the linker: a device function in an object file and in archives.
+// For the linker tests: a device function in an object file and in archives.
 extern "C" __device__ int twice(int x) {
   return x + x;
 }
