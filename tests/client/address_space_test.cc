@@ -1,4 +1,5 @@
-// Device addresses out of a session's range: who shares a mapping, and when an address is used again.
+// Tests device addresses in a session's range: which allocations share a mapping, and when an address is
+// reused.
 #include "client/address_space.h"
 
 #include <sys/mman.h>
@@ -19,7 +20,7 @@ constexpr uint64_t kLarge = 20u << 20;  // too large for a slab
 
 Device* device(uintptr_t number) {
   return reinterpret_cast<Device*>(number * 64);
-}  // never looked into
+}  // never dereferenced
 Allocation about(uintptr_t number = 1, uint64_t context = 1, bool managed = false) {
   Allocation allocation;
   allocation.device = device(number);
@@ -39,14 +40,14 @@ uint64_t free_range() {
 struct Space : AddressSpace {
   Space() { REQUIRE(adopt(free_range(), kRange, kGranule)); }
   ~Space() { munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(base())), size()); }
-  // As cuMemAlloc does it where the mapping succeeds.
+  // Allocates as cuMemAlloc does, with a successful mapping.
   Placement take(uint64_t bytes, const Allocation& whose = about()) {
     const auto place = allocate(bytes, 1, whose);
     REQUIRE(place);
     if (place->map_size != 0) mapped(*place);
     return *place;
   }
-  // As cuMemFree does it: the free is the command of this number.
+  // Frees as cuMemFree does; `sequence` is the number of the free command.
   Release give(uint64_t address, uint64_t sequence, uint64_t most_idle = kMostIdle) {
     const auto gone = release(address, most_idle);
     REQUIRE(gone);
@@ -65,7 +66,7 @@ TEST_CASE("refuses an invalid address range from a hostile server") {
     CHECK_FALSE(space.adopt(base, kRange, granularity));
   }
   AddressSpace space;
-  CHECK_FALSE(space.adopt(0, kRange, kGranule));  // root may map it
+  CHECK_FALSE(space.adopt(0, kRange, kGranule));  // root could map address 0
   CHECK_FALSE(space.adopt(base + 4096, kRange, kGranule));
   CHECK_FALSE(space.adopt(base, kRange - 4096, kGranule));
   REQUIRE(space.adopt(base, kRange, kGranule));
@@ -323,7 +324,7 @@ TEST_CASE(
   CHECK(space.take(kLarge).address != large.address);
   CHECK(space.take(1).map_address != small.map_address);
   space.retired(5);
-  CHECK(space.take(kLarge).address == small.map_address);  // with what was behind it one hole
+  CHECK(space.take(kLarge).address == small.map_address);  // merged with the free space behind it
 }
 
 TEST_CASE("address space: spans of memory pools are whole granules and reusable when returned") {
@@ -339,7 +340,7 @@ TEST_CASE("address space: spans of memory pools are whole granules and reusable 
   SECTION("a small span at once and still mapped") {
     CHECK(space.return_span(small->address, 2 * kGranule).unmap_size == 0);
     CHECK(space.idle_bytes(device(1)) == 2 * kGranule);
-    CHECK(space.reserve_span(2 * kGranule, about(1, 2))->map_size != 0);  // another context's
+    CHECK(space.reserve_span(2 * kGranule, about(1, 2))->map_size != 0);  // of another context
     const auto again = space.reserve_span(2 * kGranule, about());
     REQUIRE(again);
     CHECK(again->address == small->address);
@@ -377,7 +378,7 @@ TEST_CASE("address space: finds and takes allocations of memory pools but does n
   Allocation allocation = about();
   allocation.address = span->address + 512;
   allocation.size = 100;
-  allocation.pool_memory = reinterpret_cast<PoolMemory*>(64);  // never looked into
+  allocation.pool_memory = reinterpret_cast<PoolMemory*>(64);  // never dereferenced
   space.add_pooled(allocation);
   const auto found = space.find(span->address + 611);
   REQUIRE(found);

@@ -1,4 +1,4 @@
-// The allocator of memory pools, against a model that knows the state of each block of 512 bytes.
+// Tests the allocator of memory pools against a model with the state of each block of 512 bytes.
 #include "client/block_pool.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@ BlockPool::Test usable_by(uint64_t stream) {
 }
 const BlockPool::Test kAll = [](const FreePoint&) { return true; };
 
-// A stream may use settled blocks, its own, and those of other streams up to a time.
+// A stream may use settled blocks, blocks that it freed itself, and blocks of other streams freed up to a
+// known time.
 struct Knowledge {
   uint64_t stream = 0;
   std::map<uint64_t, uint64_t> behind;
@@ -66,7 +67,7 @@ class Model {
     }));
     spans_.erase(known);
   }
-  // The shortest run of free cells of one span that is long enough; 0: there is none.
+  // The shortest sufficient run of free cells within one span; 0 if there is none.
   uint64_t best_run(uint64_t size, bool small_spans_only) const {
     uint64_t best = 0;
     for (const auto& [address, cells] : spans_) {
@@ -122,8 +123,8 @@ uint64_t rounded(uint64_t bytes) {
   return (bytes + kBlock - 1) / kBlock * kBlock;
 }
 
-// Random operations; with `settled` everything that is freed is settled at once, so that the model can tell
-// the best fit.
+// Performs random operations. With `settled`, every free is settled at once, so that the model knows the best
+// fit.
 void run_randomly(unsigned seed, bool settled) {
   std::mt19937_64 random(seed);
   BlockPool pool;
@@ -147,7 +148,7 @@ void run_randomly(unsigned seed, bool settled) {
         pool.add_span({next_span, whole}, bytes);
         model.add_span(next_span, whole);
         model.allocate(next_span, size, kAll);
-        next_span += whole;  // spans lie side by side, and do not merge
+        next_span += whole;  // adjacent spans are not merged
       }
     } else if (kind < 92 && !model.live().empty()) {
       const auto block = std::next(model.live().begin(), static_cast<long>(any(model.live().size())));
@@ -180,7 +181,7 @@ void run_randomly(unsigned seed, bool settled) {
   CHECK(pool.used() == 0);
   uint64_t sum = 0;
   for (const auto& span : pool.take_free_spans(~uint64_t{0}, false)) sum += span.size;
-  CHECK(sum == model.reserved());  // all has merged
+  CHECK(sum == model.reserved());  // all blocks have been merged
   CHECK(pool.reserved() == 0);
 }
 

@@ -1,4 +1,5 @@
-// How a copy's rows become bulk copies: every byte once, in order, and each within the limits of one.
+// Tests the division of a copy's rows into bulk copies: each byte once, in order, and within the limits of
+// one bulk copy.
 #include "client/bulk_parts.h"
 
 #include <vector>
@@ -22,7 +23,7 @@ std::vector<BulkPart> parts_of(const Rows& rows) {
   return parts;
 }
 
-// Checks that the parts cover the rows from the first byte to the last, each in its place on both sides.
+// Checks that the parts cover the rows from the first byte to the last, with the right offsets on both sides.
 void check_cover(const Rows& rows, const std::vector<BulkPart>& parts) {
   uint64_t row = 0, column = 0;
   for (const BulkPart& part : parts) {

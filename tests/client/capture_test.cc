@@ -1,4 +1,4 @@
-// Stream capture: which calls become nodes behind which, what is refused, and what a refusal does to the
+// Tests stream capture: nodes and their dependencies, refused calls, and the effect of a refusal on the
 // capture. The graphs are plain lists of nodes.
 #include "client/capture.h"
 
@@ -13,7 +13,7 @@ using namespace gpupool::client;
 using gpupool::client::test::make_context;
 using gpupool::client::test::no_session;
 
-// --- What capture.cc needs of the rest of the client ---
+// --- Stubs of the client functions that capture.cc calls ---
 
 namespace gpupool::client {
 
@@ -42,7 +42,7 @@ ThreadState& thread_state() {
   thread_local ThreadState state;
   return state;
 }
-std::set<uint64_t> non_blocking;  // streams
+std::set<uint64_t> non_blocking;  // handles of non-blocking streams
 bool is_blocking(uint64_t stream) {
   return !non_blocking.contains(stream);
 }
@@ -62,7 +62,7 @@ CUstream new_stream(Context& context, bool blocking = false) {
   return cuda::handle_from_bits<CUstream>(handle);
 }
 
-// An event that is destroyed with the test.
+// An event that is destroyed at the end of the test.
 struct Event : Object {
   explicit Event(const Context& of) {
     context = of.handle;
@@ -74,7 +74,7 @@ struct Event : Object {
   static inline uint32_t last = 0;
 };
 
-// A stream that is captured into a graph of its own; the capture ends with the test.
+// A stream that is captured into its own graph; the capture ends with the test.
 struct Captured {
   explicit Captured(Context& context, bool blocking = false,
                     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL)
@@ -164,7 +164,7 @@ TEST_CASE("capture: waiting for a captured event joins the stream after the even
   CHECK(add(context, joins) == CUDA_SUCCESS);
   REQUIRE(captured.graph->nodes.size() == 3);
   CHECK(captured.node(2).dependencies == Nodes{&captured.node(0)});
-  // And back: the next node of the first stream comes behind both.
+  // Joining back: the next node of the first stream depends on both.
   CHECK(capture::record(context, joins, event, 0) == CUDA_SUCCESS);
   CHECK(capture::wait(context, captured.stream, event, 0) == CUDA_SUCCESS);
   add(context, captured.stream);

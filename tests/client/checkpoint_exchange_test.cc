@@ -1,4 +1,4 @@
-// How a program decodes a server's answer about a process's sessions.
+// Tests how a program decodes a server's answer about a process's sessions.
 #include "client/checkpoint_exchange.h"
 
 #include <string>

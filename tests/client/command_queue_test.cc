@@ -1,5 +1,5 @@
-// The ordered stream of commands: what is sent when, in which order, and what becomes of it when the
-// connection fails.
+// Tests the queue of commands: what is sent when and in which order, and what happens if the connection
+// fails.
 #include "client/command_queue.h"
 
 #include <algorithm>
@@ -19,9 +19,12 @@ using gpupool::testing::eventually;
 
 namespace {
 
-constexpr uint16_t kId = 77, kQuiet = wire::kWantsReply;  // whose sender flushes: the flusher is not woken
+constexpr uint16_t kId = 77,
+                   kQuiet =
+                       wire::kWantsReply;  // kQuiet: the sender flushes itself, so the flusher is not woken
 
-// A queue and what it was told. It is never destroyed, as in a program: its flusher may be at it.
+// A queue and a record of its callbacks. Never destroyed, as in a program, because its flusher thread may
+// still use it.
 struct Line {
   MemoryConnection connection;
   std::mutex mutex;

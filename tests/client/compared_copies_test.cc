@@ -1,5 +1,4 @@
-// Registered memory with a copy on the device: what is sent before work, what is fetched after it, byte by
-// byte.
+// Tests registered host memory with a device copy: which bytes are sent before work and fetched after it.
 #include "client/compared_copies.h"
 
 #include <string>
@@ -18,7 +17,7 @@ constexpr uint64_t kDevice = 0x7000000000;
 const CUstream kStream = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind::stream, 1, 1));
 const CUstream kOther = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind::stream, 1, 2));
 
-// 16 KiB of the program's, of which the device has a copy.
+// 16 KiB of the program's memory with a copy on the device.
 struct Registered {
   explicit Registered(bool read_only = false) : host(16384, std::byte{'.'}), context(make_context()) {
     test::reset(kDevice, host.size());
@@ -78,7 +77,7 @@ TEST_CASE("compared copies: send nearby changes together") {
 
 TEST_CASE("compared copies: while work may write send only bytes that the program changed") {
   Registered memory;
-  memory.work();  // may be writing from now on
+  memory.work();  // may write from now on
   memory.device_writes(150, 'D');
   memory.program_writes(100, 'a');
   memory.program_writes(200, 'b');

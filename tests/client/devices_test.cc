@@ -1,4 +1,4 @@
-// Which devices a program sees, in which order, and what of them it is told.
+// Tests which devices a program sees, in which order, and their attributes.
 #include "client/devices.h"
 
 #include <string>
@@ -14,7 +14,7 @@ using gpupool::client::test::no_session;
 
 namespace {
 
-// Four devices of two servers. The uuid of number n is 16 times its digit.
+// Four devices of two servers. Each byte of the UUID of device n is n * 0x11.
 std::vector<OfferedDevice> offered() {
   std::vector<OfferedDevice> devices(4);
   for (size_t i = 0; i < devices.size(); ++i) {
@@ -91,7 +91,8 @@ TEST_CASE("devices: PCI addresses of several servers differ in the domain and in
   CHECK(devices[2]->pci_bus_id == "0001:01:00.0");
   CHECK(devices[3]->pci_bus_id == "0001:02:00.0");
   CHECK(devices[2]->attributes.at(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == 1);
-  CHECK(make_devices(offered(), "2")[0]->pci_bus_id == "0001:01:00.0");  // whichever of them are visible
+  CHECK(make_devices(offered(), "2")[0]->pci_bus_id ==
+        "0001:01:00.0");  // also if not all devices are visible
 }
 
 TEST_CASE("devices: clears attributes of features that the client does not forward") {

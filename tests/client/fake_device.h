@@ -1,5 +1,5 @@
-// One device's memory for tests of single files of the client, in the place of a session: copies move bytes
-// at once and are counted, and waits for the device are counted.
+// One device's memory in place of a session, for tests of single files of the client: copies are executed at
+// once and recorded, and waits for the device are counted. Not thread-safe.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -13,14 +13,14 @@ namespace gpupool::client::test {
 struct FakeDevice {
   struct Copy {
     bool to_device;
-    uint64_t at, bytes;  // of the device
+    uint64_t at, bytes;  // at: device address
     CopyOrder order;
   };
   uint64_t base = 0;
   std::vector<std::byte> memory;
   std::vector<Copy> copies;
   int waits = 0;
-  CUresult result = CUDA_SUCCESS;  // of copies
+  CUresult result = CUDA_SUCCESS;  // result of copies
 
   std::byte& at(uint64_t address) { return memory.at(address - base); }
   size_t sent() const { return count(true); }
@@ -34,13 +34,13 @@ struct FakeDevice {
   }
 };
 
-// The only one. A new one for each test: reset().
+// Returns the only FakeDevice; reset() replaces its memory for a new test.
 FakeDevice& fake_device();
 void reset(uint64_t base, size_t bytes);
 
-// A session of which only the address, and fields that are 0, may be used.
+// A session object of which only the address and zero fields may be used.
 Session& no_session(size_t number = 0);
-// A context of that session with a handle, for the life of the process.
+// Returns a new context of that session with a handle; never freed.
 Context& make_context(size_t session = 0);
 
 }  // namespace gpupool::client::test

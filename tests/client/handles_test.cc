@@ -1,4 +1,4 @@
-// The client's table of handles: what is live, what is stale, and who destroys the objects.
+// Tests the client's handle table: live and stale handles, and destruction of the objects.
 #include "client/handles.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct Counted : Object {
   int& alive;
 };
 
-// Takes another handle along, as a graph does its nodes'.
+// Retires another handle with itself, as a graph retires those of its nodes.
 struct Owner : Object {
   Owner(HandleTable& table, uint64_t inner) : table(table), inner(inner) {}
   ~Owner() override { table.retire(inner); }
@@ -62,13 +62,13 @@ TEST_CASE("handles: a retired handle stays stale when its slot is reused") {
     table.retire(handle);
     CHECK(alive == 0);
     CHECK(table.find(Kind::stream, handle) == nullptr);
-    table.retire(handle);  // again: nothing
+    table.retire(handle);  // a second retire has no effect
   }
 }
 
 TEST_CASE("handles: look like pointers and never like CUDA's special streams") {
   HandleTable table;
-  for (int i = 0; i < 5000; ++i) {  // more than a page of the table
+  for (int i = 0; i < 5000; ++i) {  // more than one page of the table
     const uint64_t handle = table.mint(Kind::stream, nullptr);
     REQUIRE(handle % 16 == 0);
     REQUIRE(handle > 2);

@@ -1,4 +1,4 @@
-// Pages with two places, and accesses that are served from another thread.
+// Tests pages with two mappings, and page faults that another thread serves.
 #include "client/host_pages.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kPages = 64;
 
-// Addresses that are free, and stay so but by chance.
+// Returns currently unmapped addresses; another thread could map them in the meantime, which is unlikely.
 uint64_t free_addresses() {
   const uint64_t size = kPages * HostPages::page();
   void* const there = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +34,7 @@ volatile char* at(uint64_t address) {
   return reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address));
 }
 
-// What faults are answered with in these tests: the page that was asked for, from the alias.
+// The fault handler of these tests makes the page accessible.
 HostPages* pages = nullptr;
 uint64_t base = 0;
 std::atomic<int> reads{0}, writes{0};
@@ -55,7 +55,7 @@ struct Shown {
     pages = owned.get();
     REQUIRE(pages->show(base, kPages * HostPages::page(), HostPages::Use::none));
     REQUIRE(page_faults::start(serve));
-    page_faults::reinstall();  // each test case puts a handler of its own in the place of what was there
+    page_faults::reinstall();  // each test case replaces the signal handler
     page_faults::watch(base, base + kPages * HostPages::page());
   }
   std::unique_ptr<HostPages> owned;
@@ -64,7 +64,7 @@ struct Shown {
 int status_of(void (*child_body)()) {
   const pid_t child = fork();
   if (child == 0) {
-    const int nowhere = open("/dev/null", O_WRONLY);  // for what the test program says of it
+    const int nowhere = open("/dev/null", O_WRONLY);  // discards the child's output
     dup2(nowhere, 1);
     dup2(nowhere, 2);
     child_body();
@@ -92,7 +92,7 @@ TEST_CASE("both mappings of a page show the same bytes") {
   const uint64_t start = free_addresses();
   const auto made = HostPages::create(start, kPages * page, false);
   REQUIRE(made);
-  CHECK(HostPages::create(start, kPages * page, false) == nullptr);  // they are taken now
+  CHECK(HostPages::create(start, kPages * page, false) == nullptr);  // the addresses are mapped now
   REQUIRE(made->show(start + 2 * page, 4 * page, HostPages::Use::write));
   *at(start + 3 * page + 5) = 'a';
   CHECK(*reinterpret_cast<char*>(made->alias(start + 3 * page + 5)) == 'a');
@@ -153,8 +153,7 @@ TEST_CASE("forwards unrelated faults to the program's handler") {
 
 TEST_CASE("faults that are not handled end the program as without gpupool") {
   const Shown shown;
-  // Not ours: SIGSEGV. A page that cannot be brought: SIGBUS, in a process that can ask. A forked child has
-  // no pages.
+  // A foreign address: SIGSEGV. A page that cannot be fetched: SIGBUS. A forked child has no pages.
   const int wild = status_of([] { *at(8) = 1; });
   CHECK((WIFSIGNALED(wild) && WTERMSIG(wild) == SIGSEGV));
   const int sent = status_of([] { kill(getpid(), SIGSEGV); });

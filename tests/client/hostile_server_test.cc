@@ -1,4 +1,4 @@
-// Programs and pool-smi with a server whose texts are not for a terminal.
+// Tests programs and pool-smi with a server whose texts contain terminal control sequences.
 #include <filesystem>
 #include <thread>
 
@@ -14,7 +14,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-// Answers each hello with this reply, and hangs up.
+// Answers each hello with this reply and closes the connection.
 class HostileServer {
  public:
   explicit HostileServer(hello::HelloReply reply) : reply_(std::move(reply)), thread_([this] { run(); }) {}

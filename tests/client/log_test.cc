@@ -1,4 +1,4 @@
-// What the client library tells the user, much of which a server has sent.
+// Tests the client library's log lines, much of whose text comes from a server.
 #include "client/log.h"
 
 #include <string>

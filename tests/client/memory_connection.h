@@ -1,5 +1,5 @@
-// A connection whose other end is the test: what was sent is kept, what is fed comes in, and room and errors
-// are as the test says. Any thread.
+// A connection whose other end is the test: it records the sent bytes, delivers fed bytes, and limits room
+// and injects errors as the test says. Thread-safe.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -18,7 +18,7 @@ class MemoryConnection final : public transport::Connection {
  public:
   static constexpr size_t kUnlimited = SIZE_MAX;
 
-  // What the client has sent so far.
+  // The bytes that the client has sent so far.
   std::vector<std::byte> sent() const {
     const std::lock_guard lock(mutex_);
     return sent_;
@@ -27,14 +27,14 @@ class MemoryConnection final : public transport::Connection {
     const std::lock_guard lock(mutex_);
     return sends_;
   }
-  // Room for so many more bytes, at most `at_once` of them in one call.
+  // Makes room for `bytes` more bytes, at most `at_once` of them per call.
   void set_room(size_t bytes, size_t at_once = kUnlimited) {
     const std::lock_guard lock(mutex_);
     room_ = bytes;
     at_once_ = at_once;
     changed_.notify_all();
   }
-  // Sends and receives fail from now on; what was fed can still be read.
+  // Makes sends and receives fail; fed bytes can still be read.
   void fail(Error error) {
     const std::lock_guard lock(mutex_);
     error_ = std::move(error);
@@ -49,13 +49,13 @@ class MemoryConnection final : public transport::Connection {
     fed_.insert(fed_.end(), bytes.begin(), bytes.end());
     changed_.notify_all();
   }
-  // The next wait that reaches its deadline returns this much later, as when the program is stopped
+  // Delays the return of the next wait that reaches its deadline, as if the program had been stopped
   // meanwhile.
   void oversleep(std::chrono::milliseconds time) {
     const std::lock_guard lock(mutex_);
     oversleep_ = time;
   }
-  // So many bytes at most come in with one call.
+  // Limits the bytes returned by one receive call.
   void receive_at_most(size_t bytes) {
     const std::lock_guard lock(mutex_);
     most_received_ = bytes;

@@ -1,5 +1,6 @@
-// Memory that host code and kernels use at the same address: which block is where, and what moves when. With
-// real pages and faults, and a device that copies at once. The memory is a module's variable of three pages.
+// Tests memory that host code and kernels use at the same address: which side holds a block and when data
+// moves. Uses real pages and faults, and a device that copies at once. The memory is a module's variable of
+// three pages.
 #include "client/mirrors.h"
 
 #include <sys/mman.h>
@@ -32,7 +33,7 @@ struct Variable {
     test::reset(address, bytes);
     std::fill(fake_device().memory.begin(), fake_device().memory.end(), std::byte{'d'});
     REQUIRE(mirrors().add_variable(no_session(), &context, address, bytes) == CUDA_SUCCESS);
-    page_faults::reinstall();  // each test case puts a handler of its own in the place of what was there
+    page_faults::reinstall();  // each test case replaces the signal handler
   }
   ~Variable() {
     mirrors().forget_context(context);  // else the next test would wait for this one's work
@@ -43,7 +44,7 @@ struct Variable {
     return *reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address + offset));
   }
   char device(uint64_t offset) const { return static_cast<char>(fake_device().at(address + offset)); }
-  // Work of the program's that may use the memory; it writes this, if anything.
+  // Device work that may use the memory; writes this byte if it is not 0.
   void work(char written = 0) {
     CUresult result = CUDA_ERROR_UNKNOWN;
     const auto lock = mirrors().before_work(context, kStream, &result);
@@ -94,7 +95,7 @@ TEST_CASE("mirrored memory: the first access after work waits for it and sees it
   CHECK(fake_device().waits == 0);
   CHECK(variable[0] == 'k');
   CHECK(fake_device().waits == 1);
-  variable[1] = 'p';  // nothing is at work any more
+  variable[1] = 'p';  // no work is running any more
   CHECK(fake_device().waits == 1);
 }
 
@@ -145,7 +146,7 @@ TEST_CASE("mirrored memory: prefetched to the host is writable without a fault a
   Variable variable;
   variable.work('k');
   CHECK(mirrors().fetch_to_host(variable.context, kStream, variable.address, variable.bytes) == CUDA_SUCCESS);
-  CHECK(fake_device().waits == 2);  // for the stream, and for what else may be at it
+  CHECK(fake_device().waits == 2);  // for the stream, and for other work that may use the memory
   CHECK(variable[0] == 'k');
   variable[0] = 'p';
   CHECK(fake_device().fetched() == 1);

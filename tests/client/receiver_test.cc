@@ -1,5 +1,5 @@
-// The receiving half of a session: messages reach who waits for them, data its place, and every wait ends
-// when the session does.
+// Tests the receiving half of a session: messages reach their waiters, data its destination, and all waits
+// end with the session.
 #include "client/receiver.h"
 
 #include <fcntl.h>
@@ -28,7 +28,8 @@ namespace {
 
 constexpr milliseconds kNever{60'000};
 
-// A receiver and what it told. Never destroyed, as in a program: its background thread may be at it.
+// A receiver and a record of its callbacks. Never destroyed, as in a program, because its background thread
+// may still use it.
 struct Line {
   MemoryConnection connection;
   mutable std::mutex mutex;
@@ -36,7 +37,7 @@ struct Line {
   std::vector<uint64_t> retired;
   std::vector<Error> failures;
   std::atomic<int> pings{0};
-  std::function<void()> answer = [] {};  // to a ping
+  std::function<void()> answer = [] {};  // called for each ping
   Receiver receiver;
 
   static Line& make(milliseconds dead_peer_timeout = kNever) { return *(new Line(dead_peer_timeout)); }
@@ -285,7 +286,7 @@ TEST_CASE("receiver: gives up a silent server in the background and while thread
   }
   SECTION("for a waiter while the background thread receives") {
     line.receiver.add_interest();
-    std::this_thread::sleep_for(kTimeout);  // silence while nothing is awaited does not count
+    std::this_thread::sleep_for(kTimeout);  // silence without a waiter does not count
     Awaited waiter(line, 1);
     const auto start = transport::Clock::now();
     std::atomic<bool> over{false};
@@ -389,7 +390,7 @@ TEST_CASE("receiver: accepts each piece of a bulk copy once and only at its offs
     CHECK(transfer->piece_at(at) == std::min(piece, bytes - at));
     line.receiver.end_piece(7, transfer->piece_at(at));
   }
-  CHECK_FALSE(line.receiver.begin_piece(7, 0));  // all of it is there
+  CHECK_FALSE(line.receiver.begin_piece(7, 0));  // already complete
 }
 
 TEST_CASE("receiver: delivers the reply to a bulk copy after all its pieces") {

@@ -1,4 +1,4 @@
-// The client's registrations of pinned memory, with a DirectMemory that has limits.
+// Tests the client's registrations of pinned memory with a DirectMemory that has limits.
 #include "client/registered_memory.h"
 
 #include "tests/support/catch.h"
@@ -39,7 +39,7 @@ TEST_CASE("registers an allocation once until it is forgotten") {
   fixture.registered.forget(1);
   CHECK(fixture.device.regions() == 0);
   CHECK(fixture.key_of(2) != key);  // at the same address
-  fixture.registered.forget(1);     // long gone
+  fixture.registered.forget(1);     // already removed
   CHECK(fixture.device.regions() == 1);
 }
 
@@ -66,10 +66,10 @@ TEST_CASE("evicts the least recently used registration that no copy uses") {
   CHECK(fixture.device.regions() == 3);
   CHECK(fixture.key_of(1) == busy->key);
   CHECK(fixture.key_of(2) == second);
-  CHECK(fixture.key_of(3) != third);  // it had to go
+  CHECK(fixture.key_of(3) != third);  // it had been evicted
   const auto other = fixture.registered.use(allocation(2, 4096)),
              another = fixture.registered.use(allocation(3, 4096));
-  CHECK(fixture.key_of(5) == 0);  // all are used
+  CHECK(fixture.key_of(5) == 0);  // all are in use
   CHECK(fixture.device.regions() == 3);
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("evicts registrations if the system refuses more and then refuses unti
              too = fixture.registered.use(allocation(2, 4096));
   CHECK(fixture.key_of(4) == 0);
   fixture.device.set_limit(100 * 4096);
-  CHECK(fixture.key_of(4) == 0);  // known: not asked for again
+  CHECK(fixture.key_of(4) == 0);  // known to fail: not tried again
   fixture.registered.forget(3);
   CHECK(fixture.key_of(4) != 0);
 }

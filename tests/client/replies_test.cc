@@ -1,4 +1,4 @@
-// The client refuses replies that are cut off, too long or malformed.
+// Tests that the client rejects truncated, oversized and malformed replies.
 #include "client/replies.h"
 
 #include "protocol/wire/writer.h"

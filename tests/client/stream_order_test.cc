@@ -1,4 +1,4 @@
-// Which stream is ordered behind which free, as far as events and waits tell.
+// Tests which stream is ordered after which free, according to events and waits.
 #include "client/stream_order.h"
 
 #include <random>
@@ -125,15 +125,15 @@ TEST_CASE("stream order: keeps nothing for a program without frees") {
   CHECK(order.is_passed({kA, 5}));
 }
 
-// The model: each stream's set of frees that are before its next operation, passed on by events; and the set
-// that the host knows as done.
+// The model: for each stream the set of frees that precede its next operation, propagated by events, and the
+// set of frees that the host knows to be complete.
 TEST_CASE("stream order: random programs match the model") {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
     const auto any = [&](unsigned below) { return static_cast<uint64_t>(random() % below); };
     Order order;
-    std::map<uint64_t, std::set<uint64_t>> behind, of_event;  // times of frees
+    std::map<uint64_t, std::set<uint64_t>> behind, of_event;  // values: times of frees
     std::set<uint64_t> done;
     std::map<uint64_t, FreePoint> frees;
     for (int step = 0; step < 400; ++step) {
@@ -171,7 +171,7 @@ TEST_CASE("stream order: random programs match the model") {
         CHECK(order.is_passed(point) == done.contains(time));
         for (uint64_t other = kA; other < kA + 4; ++other) {
           if (other == point.stream || done.contains(time))
-            continue;  // asked of others only, and not what is passed
+            continue;  // only asked about other streams and incomplete frees
           CHECK(order.is_ordered_after(other, point) == behind[other].contains(time));
         }
       }

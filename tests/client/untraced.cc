@@ -1,4 +1,4 @@
-// For tests of single files of the client: nothing is traced.
+// Replaces client/trace.cc in tests of single files of the client: traces nothing.
 #include "client/trace.h"
 
 namespace gpupool::client::trace {

@@ -1,5 +1,5 @@
-// Each driver function is declared as what it is, the built library defines what is declared to be there, and
-// docs/coverage.md says so.
+// Tests that each driver function is declared in the right table, that the built library defines it
+// accordingly, and that docs/coverage.md is up to date.
 #include <algorithm>
 #include <fstream>
 #include <iterator>

@@ -5,7 +5,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "protocol/cuda/cuda_header.h"  // rows depend on its version
+#include "protocol/cuda/cuda_header.h"  // the rows depend on CUDA_VERSION
 #include "protocol/cuda/version_map.h"
 #include "tests/protocol/cuda/elf_exports.h"
 
@@ -17,7 +17,7 @@ struct Symbol {
   int version;
 };
 constexpr Symbol kSymbols[] = {
-#define GPUPOOL_WITHOUT_LATER_SYMBOLS  // the page is about the version whose promises are kept
+#define GPUPOOL_WITHOUT_LATER_SYMBOLS  // the page describes the oldest supported version
 #define CUDA_SYMBOL(name, version) {#name, version},
 #include "protocol/cuda/symbols.def"
 #undef CUDA_SYMBOL
@@ -59,7 +59,7 @@ constexpr Limit kLimits[] = {
 #undef CUDA_UNSUPPORTED
 };
 
-// "Mem" of cuMemcpyBatchAsync, "Stream" of cuStreamQuery: what it is about.
+// Returns the group of a function, e.g. "Memory" for cuMemcpyBatchAsync.
 std::string object_of(const std::string& name) {
   static constexpr std::pair<const char*, const char*> kObjects[] = {
       {"cuArray", "Arrays"},
@@ -118,7 +118,7 @@ const char* word_of(State state) {
   return "";
 }
 
-// What stands in the last two columns.
+// The text of the last two columns.
 std::string row_text(const Coverage::Function& function) {
   std::string text = std::string(word_of(function.state)) + " | " + function.reason;
   if (function.state == State::works) text += function.how;

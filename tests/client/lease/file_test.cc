@@ -1,4 +1,4 @@
-// Lease files beside other users of the machine, who may prepare files and folders where they can write.
+// Tests lease files when other users of the machine create files and folders in advance where they can write.
 #include "client/lease/file.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ std::vector<LeasedServer> servers(const std::string& token) {
   return {{transport::Endpoint{"tcp", "192.0.2.1", 7}, token}};
 }
 
-// A folder that pool-lease has made, in a runtime folder of the test's.
+// A folder as pool-lease creates it, in a runtime folder of the test.
 struct Leased {
   Leased() {
     ::setenv("XDG_RUNTIME_DIR", runtime.path().c_str(), 1);

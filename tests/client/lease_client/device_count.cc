@@ -1,4 +1,4 @@
-// A driver-API program that says how many devices it sees, and leaves.
+// A driver-API program that prints the number of devices that it sees.
 #include <cuda.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// A scheduler that does what a test tells it: pool.proto's Leases on a port of loopback.
+// A scheduler controlled by a test: the gRPC service Leases of pool.proto on a loopback port. Thread-safe.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -16,25 +16,25 @@ namespace gpupool::testing {
 class FakeScheduler : private pool::Leases::Service {
  public:
   using Stream = grpc::ServerReaderWriter<pool::AcquireEvent, pool::AcquireCall>;
-  // What to do with a stream whose first call this is; it ends when this returns.
+  // Handles a stream, given its first call; the stream ends when it returns.
   using Serve = std::function<grpc::Status(const pool::AcquireCall& first, Stream& stream,
                                            grpc::ServerContext& context)>;
 
-  // Port 0: any.
+  // Port 0: any free port.
   explicit FakeScheduler(Serve serve, int port = 0);
   ~FakeScheduler();
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   int port() const { return port_; }
-  // All first calls, and the releases, in the order in which they came.
+  // All first calls and releases in the order of their arrival.
   std::vector<pool::AcquireCall> calls() const;
   bool await_calls(size_t count) const;
 
-  // For `serve`: reads until the holder gives back (true) or is gone.
+  // For `serve`: reads until the client releases the lease (true) or disconnects (false).
   bool await_release(Stream& stream);
   static pool::AcquireEvent queued(uint32_t place, uint32_t waiting, const std::string& why);
   static pool::AcquireEvent granted(
-      const std::vector<std::pair<std::string, std::string>>& servers);  // addresses and tokens
+      const std::vector<std::pair<std::string, std::string>>& servers);  // pairs of address and token
 
  private:
   grpc::Status Acquire(grpc::ServerContext* context, Stream* stream) override;

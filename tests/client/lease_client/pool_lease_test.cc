@@ -1,4 +1,5 @@
-// pool-lease behind pool-run and behind the library, before a scheduler that the test plays and a poold.
+// Tests pool-lease, started by pool-run and by the client library, against a scheduler in this process and a
+// poold.
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ std::string url(const FakeScheduler& scheduler) {
   return "pool://" + scheduler.address();
 }
 
-// Grants at once, and takes it back.
+// Grants at once and reads until the lease is released.
 FakeScheduler::Serve grants(const std::vector<std::pair<std::string, std::string>>& servers) {
   return [servers](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
     stream.Write(FakeScheduler::granted(servers));
@@ -45,7 +46,7 @@ struct Run {
   Calls calls;
 };
 
-// Where lease files go.
+// A runtime folder for lease files.
 class Home {
  public:
   Environment with(Environment more = {}) const {
@@ -113,7 +114,7 @@ TEST_CASE("does not wait long for a scheduler that does not take the lease back 
       });
   Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
   CHECK(app.wait() == 0);
-  CHECK(app.await_end_of_output());  // pool-lease has gone
+  CHECK(app.await_end_of_output());  // pool-lease has exited
   CHECK(home.is_empty());
 }
 
@@ -250,7 +251,7 @@ TEST_CASE("a lease survives the scheduler's death and gets renewed tokens and re
 
 TEST_CASE("another user cannot prepare the file that the next tokens are written to") {
   if (::geteuid() != 0) return report_skip("only root can try this as another user");
-  const TemporaryFolder shared;  // as /tmp on a machine without fs.protected_regular
+  const TemporaryFolder shared;  // like /tmp without fs.protected_regular
   fs::permissions(shared.path(), fs::perms(0777));
   std::atomic<bool> renew{false};
   std::unique_ptr<FakeScheduler> scheduler;

@@ -1,4 +1,4 @@
-// pool-run in an installation of its own: PREFIX/bin/pool-run and PREFIX/lib/client/libcuda.so.1.
+// Tests pool-run in an installation of its own: PREFIX/bin/pool-run and PREFIX/lib/client/libcuda.so.1.
 #include <sys/stat.h>
 
 #include <csignal>
@@ -86,7 +86,7 @@ TEST_CASE("sets NCCL's variables unless the user has set them") {
   CHECK(here.starts_with("1|SYS|"));
   CHECK(here.ends_with("-tcp://h:5\n"));
   CHECK(here == told("tcp://h:5", {}));
-  CHECK(here != there);  // no two servers are one host
+  CHECK(here != there);  // each server has its own host id
   CHECK(told("tcp://h:5,tcp://i:5", {}) == "1|none|none\n");
   CHECK(told("tcp://h:5", {{"NCCL_SHM_DISABLE", "0"}, {"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_HOSTID", "x"}}) ==
         "0|LOC|x\n");

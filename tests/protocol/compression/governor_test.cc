@@ -1,4 +1,4 @@
-// When a link's pieces are compressed: the governor against links and processors made of numbers.
+// Tests when a link's pieces are compressed: the governor with simulated links and processors.
 #include "protocol/compression/governor.h"
 
 #include "tests/support/catch.h"
@@ -9,13 +9,13 @@ namespace {
 
 constexpr size_t kPiece = 1 << 20;
 
-// A link and a compressor of given speeds (bytes per second), and data of a given ratio.
+// A link and a compressor of given speeds (bytes per second), and data of a given compression ratio.
 struct World {
   double link = 100e6;
   double compressor = 500e6;
   double ratio = 0.4;
 
-  // One piece; seconds it took.
+  // Sends one piece and returns the time that it took, in seconds.
   double send(Governor& governor) {
     const auto next = governor.next();
     double took = 0;
@@ -27,7 +27,7 @@ struct World {
     const bool packed = next == Governor::Next::compressed;
     const double packing = packed ? kPiece / compressor : 0;
     const double wire = kPiece * (packed ? ratio : 1) / link;
-    // The socket's memory keeps the link busy while the thread compresses.
+    // The socket buffer keeps the link busy while the thread compresses.
     const double whole = std::max(packing, wire);
     const double copying = kPiece * (packed ? ratio : 1) / 3e9;
     const double blocked = std::max(0.0, whole - packing - copying);

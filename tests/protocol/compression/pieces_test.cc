@@ -1,4 +1,4 @@
-// Pieces on a connection, compressed and not, and damaged ones.
+// Tests compressed, plain and damaged pieces on a connection.
 #include "protocol/compression/pieces.h"
 
 #include <algorithm>

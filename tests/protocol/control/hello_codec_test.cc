@@ -1,5 +1,5 @@
-// The client's codec (protozero) against the server's (libprotobuf): equal both ways, safe for cut and
-// damaged bytes.
+// Tests the client's codec (protozero) against the server's (libprotobuf): equal in both directions, and safe
+// for truncated and damaged bytes.
 #include "protocol/control/hello_codec.h"
 
 #include <sys/mman.h>
@@ -124,8 +124,8 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   return out;
 }
 
-// Both decoders agree on whether these bytes are a message and on what they say. Texts of the reply that are
-// no UTF-8 are the one exception: libprotobuf refuses them, the client does not look.
+// Checks that both decoders agree on whether these bytes are a message, and on its contents. The exception is
+// a reply with invalid UTF-8, which libprotobuf rejects and the client does not check.
 template <class Proto, class Decode>
 void same_for_both(const std::string& bytes, Decode decode) {
   Proto proto;
@@ -202,13 +202,13 @@ TEST_CASE("reads nothing beyond a message that ends with the tag of a flag") {
       ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(pages != MAP_FAILED);
   REQUIRE(::mprotect(pages + page, page, PROT_NONE) == 0);
-  pages[page - 1] = 13 << 3;  // Hello.from_peer
+  pages[page - 1] = 13 << 3;  // tag of Hello.from_peer
   CHECK_FALSE(hello::decode_hello({pages + page - 1, 1}));
-  pages[page - 1] = 15 << 3;  // HelloReply.takes_compressed
+  pages[page - 1] = 15 << 3;  // tag of HelloReply.takes_compressed
   CHECK_FALSE(hello::decode_hello_reply({pages + page - 1, 1}));
   ::munmap(pages, 2 * page);
 
-  const auto zero = hello::decode_hello(std::string("\x68\x80\0", 3));  // in two bytes
+  const auto zero = hello::decode_hello(std::string("\x68\x80\0", 3));  // encoded in two bytes
   REQUIRE(zero);
   CHECK_FALSE(zero->from_peer);
 }

@@ -1,4 +1,5 @@
-// What poold tells watchers (libprotobuf), read by the client (protozero): the same, whatever the bytes are.
+// Tests that the client (protozero) decodes poold's monitor messages (libprotobuf) correctly and agrees with
+// libprotobuf about damaged bytes.
 #include "protocol/control/monitor_codec.h"
 
 #include <random>
@@ -64,7 +65,7 @@ TEST_CASE("a watcher reads what poold wrote") {
   CHECK_FALSE(state->gpus[0].sensors);
   const monitor::Sensors& some = *state->gpus[1].sensors;
   CHECK(some.temperature == 40u);
-  CHECK(some.memory_temperature == 0u);  // known, and 0
+  CHECK(some.memory_temperature == 0u);  // known, with the value 0
   CHECK_FALSE(some.fan_percent);
   const monitor::Sensors& all = *state->gpus[2].sensors;
   CHECK(all.power_milliwatts == 350'000u);

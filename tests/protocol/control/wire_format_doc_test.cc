@@ -1,4 +1,4 @@
-// The example in docs/wire-format.md is what the code writes.
+// Tests that the example in docs/wire-format.md is what the code writes.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -11,7 +11,7 @@ using namespace gpupool;
 
 namespace {
 
-// The bytes of the example by the name of their part ("# hello").
+// Returns the bytes of the example by the name of their part ("# hello").
 std::map<std::string, std::string> example() {
   std::ifstream document(WIRE_FORMAT_DOCUMENT);
   std::map<std::string, std::string> parts;

@@ -21,7 +21,7 @@ void* pointer(uintptr_t number) {
   return reinterpret_cast<void*>(number * 8);
 }
 
-// Objects live as long as the process, as in a driver.
+// Never destroyed, as in a driver.
 ContextLocalStorage& fresh() {
   static auto* const all = new std::deque<ContextLocalStorage>;
   return all->emplace_back();
@@ -36,7 +36,7 @@ ContextLocalStorage* reentrant = nullptr;
 int generations = 0;
 void put_again(CUcontext context, void* key, void* value) {
   void* found = nullptr;
-  CHECK_FALSE(reentrant->get(context, key, &found));  // gone before its destructor runs
+  CHECK_FALSE(reentrant->get(context, key, &found));  // removed before its destructor runs
   if (++generations < 3) CHECK(reentrant->put(context, key, value, put_again));
 }
 

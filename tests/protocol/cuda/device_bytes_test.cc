@@ -27,11 +27,11 @@ TEST_CASE("counts device memory that PTX declares") {
   CHECK(of_ptx(head + ".global .attribute(.managed) .align 4 .b8 m[12] = {1, 2, 3};") == 12);
   CHECK(of_ptx(head + ".global .u32 open[] = {1, 2, 3};.global .u32 next;") == 16);
   CHECK(of_ptx(head + ".global .b8 huge[0xffffffffffffffff][2];") == UINT64_MAX);
-  // Somebody else's, on-chip, or a kernel's own.
+  // Not counted: external variables, on-chip memory, and a kernel's own parameters.
   CHECK(of_ptx(head + ".extern .global .b8 theirs[100];\n.global .b8 own[7];") == 7);
   CHECK(of_ptx(head + ".extern .func (.param .b32 r) f (.param .b64 p);\n.global .b8 own[7];") == 7);
   CHECK(of_ptx(head + ".shared .b8 s[100];\n.entry k(.param .u64 .ptr .global .align 4 p);") == 0);
-  // Wherever it hides.
+  // Variables are found inside bodies, but not in comments.
   const std::string body = "{ add.u32 a, b, c; .global .b8 inner[9]; ret; ";
   CHECK(of_ptx(head + ".entry k() " + body + "}") == 9 + body.size());
   CHECK(of_ptx(head + "// .global .b8 no[9];\n/* .global .b8 no[9]; */") == 0);
@@ -103,7 +103,8 @@ TEST_CASE("counts variables of code linked by softgpu and survives truncation") 
   CHECK(cuda::device_bytes(image, 8, 6) == 48);
   CHECK(cuda::device_bytes(image, 9, 0) == 0);  // not for that device
   for (size_t size = 0; size < cubin.size(); ++size) {
-    const std::string part = cubin.substr(0, size);  // so that a sanitizer sees its end
+    const std::string part =
+        cubin.substr(0, size);  // its own allocation, so that a sanitizer detects overreads
     CHECK(cuda::texts_of_linked_cubin(std::as_bytes(std::span(part))).empty());
   }
   for (size_t at = 0; at < cubin.size(); ++at) {

@@ -1,4 +1,4 @@
-// The names that a 64-bit ELF shared library exports, read from its file.
+// Reads the names that a 64-bit ELF shared library exports from its file. Empty if it is not an ELF file.
 #pragma once
 
 #include <elf.h>
@@ -10,10 +10,7 @@
 #include <string>
 #include <vector>
 
-enum class Stubs {
-  taken,
-  left_out
-};  // left_out: only what a library defines itself, not what exports.S does
+enum class Stubs { taken, left_out };  // left_out: without the weak stubs of exports.S
 
 inline std::set<std::string> elf_exports(const std::string& path, Stubs stubs = Stubs::taken) {
   std::ifstream in(path, std::ios::binary);

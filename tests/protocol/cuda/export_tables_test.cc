@@ -121,7 +121,7 @@ TEST_CASE("the runtime's own tables") {
   CHECK(module == reinterpret_cast<CUmodule>(0x3001));
   CHECK(load(&module, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(load(nullptr, image) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(call(cudart, 12) == CUDA_SUCCESS);  // CUDA 13.1 and newer start with it
+  CHECK(call(cudart, 12) == CUDA_SUCCESS);  // called first by CUDA 13.1 and newer
   CHECK(call(cudart, 13) == CUDA_ERROR_NOT_SUPPORTED);
 
   const auto* callbacks = table("a094798c-2e74-2e74-93f2-0800200c0a66");
@@ -161,7 +161,7 @@ TEST_CASE("context-local storage through its table") {
   };
 
   current = nullptr;
-  CHECK(put(nullptr) == CUDA_ERROR_INVALID_CONTEXT);  // 0 is the current context, and none is
+  CHECK(put(nullptr) == CUDA_ERROR_INVALID_CONTEXT);  // null is the current context, and there is none
   CHECK(get(kPrimary) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(put(kPrimary) == CUDA_SUCCESS);
   CHECK(get(kPrimary) == CUDA_SUCCESS);
@@ -204,7 +204,7 @@ TEST_CASE("the libraries' tables") {
     static_cast<std::vector<CUfunction>*>(user)->push_back(function);
   };
   CHECK(call<CUcontext, CUmodule, Callback, void*>(module_tools, 7, kPrimary, nullptr, collect, &functions) ==
-        2);  // how many
+        2);  // the number of functions
   REQUIRE(functions.size() == 2);
   CHECK(functions[1] == reinterpret_cast<CUfunction>(0x20));
 
@@ -220,8 +220,8 @@ TEST_CASE("unknown export tables are returned with functions that fail") {
   for (size_t slot = 1; slot < size_of(unknown) / sizeof(void*); ++slot) {
     CHECK(call(unknown, slot) == CUDA_ERROR_NOT_SUPPORTED);
   }
-  CHECK(size_of(unknown) / sizeof(void*) >= 52);  // a later runtime asks for TOOLS_CONTEXT alone
-  // Slots of known tables that nobody is known to use.
+  CHECK(size_of(unknown) / sizeof(void*) >= 52);  // a later runtime requests TOOLS_CONTEXT alone
+  // Slots of known tables without a known user.
   CHECK(call(table("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"), 5) == CUDA_ERROR_NOT_SUPPORTED);
 
   const CUuuid refused = uuid("f8cff951-2146-8b4e-b9e2-fb469e7c0dd9");
@@ -238,14 +238,14 @@ TEST_CASE("the validity check") {
     return call<uint32_t, uint64_t, uint64_t*>(slots, 1, version, seconds, result);
   };
   uint64_t result[2] = {};
-  CHECK(size_of(slots) == 3 * sizeof(void*));  // cudart 11.8 fails with error 103 where it is larger
+  CHECK(size_of(slots) == 3 * sizeof(void*));  // cudart 11.8 fails with error 103 if it is larger
 #ifdef GPUPOOL_CUDART_VALIDITY_CHECK
   CHECK(ask(13000, 5, result) == CUDA_SUCCESS);
   CHECK(result[0] == 0x3341181C03CB675C);
   CHECK(result[1] == 0x8ED383AA1F4CD1E8);
   CHECK(ask(13001, 5, result) == CUDA_SUCCESS);
   CHECK(result[0] == 0x1841181C03CB675C);
-  // The third answer depends on the process, the time and the devices, and on nothing else.
+  // The third answer depends only on the process, the time and the devices.
   uint64_t again[2] = {};
   CHECK(ask(13002, 5, result) == CUDA_SUCCESS);
   CHECK(ask(13002, 5, again) == CUDA_SUCCESS);

@@ -1,5 +1,4 @@
-// A library made by gpupool_cuda_driver(), seen from outside: all symbols there, each bound to the library
-// itself.
+// Tests a library made by gpupool_cuda_driver(): it exports all symbols and binds each to itself.
 #include <dlfcn.h>
 
 #include <string>
@@ -45,15 +44,15 @@ TEST_CASE("the library exports exactly the driver's symbols") {
 
 TEST_CASE("cuGetProcAddress answers with the library's own symbols") {
   TinyDriver driver;
-  // Not the intruder's, which the dynamic linker would have found first.
+  // The intruder's symbols precede the library's in the dynamic linker's order.
   for (uint32_t symbol = 0; symbol < cuda::symbol_count(); ++symbol) {
     const std::string name = cuda::symbol_name(symbol);
-    if (name.find('_') != std::string::npos) continue;  // reached by version, below
+    if (name.find('_') != std::string::npos) continue;  // selected by version, below
     void* address = nullptr;
     int status = -1;
     REQUIRE(driver.get_v2(name.c_str(), &address, 13000, 0, &status) == 0);
     const auto match = cuda::find_symbol(name, 13000, 0);
-    if (match.status == cuda::SymbolStatus::version_not_sufficient) {  // the driver is of 13.0
+    if (match.status == cuda::SymbolStatus::version_not_sufficient) {  // the driver's version is 13.0
       INFO(name);
       CHECK(status == 1);
       CHECK(address == nullptr);

@@ -1,5 +1,5 @@
-// The images that the toolkit's own nvcc writes: every packing, -rdc, architecture-specific ones; and what is
-// left of them when they are cut or changed anywhere.
+// Tests images that the installed nvcc writes: every compression, -rdc, architecture-specific code; and
+// truncated and damaged copies of them.
 #include <cuda.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 struct Expected {
   int entries;
-  const char* what;  // of each: kind, architecture, packing
+  const char* what;  // kind, architecture and compression of each
 };
 
 const std::map<std::string, Expected> kExpected = {
@@ -62,7 +62,7 @@ std::vector<std::string> sorted_words(std::string list) {
   return words;
 }
 
-// Everything that reads hostile bytes, over these; true when all of it took them for good.
+// Runs all code that parses untrusted images; true if all of it succeeds.
 bool read_all(cuda::ByteSpan bytes) {
   std::vector<cuda::ImageEntry> entries;
   bool good = cuda::parse_image(bytes, entries) == CUDA_SUCCESS;
@@ -91,7 +91,7 @@ TEST_CASE("reads the entries of nvcc's images") {
     Buffer bytes = compiled(name);
     INFO(name);
     if (bytes.empty()) {
-      CHECK(NVCC_MAJOR < 13);  // CUDA 13's nvcc knows all of them
+      CHECK(NVCC_MAJOR < 13);  // CUDA 13's nvcc compiles all of them
       gpupool::testing::report_skip("nvcc is too old for " + std::string(name));
       continue;
     }
@@ -114,7 +114,7 @@ TEST_CASE("reads the entries of nvcc's images") {
         REQUIRE(cuda::parse_image(code.view(), bare) == CUDA_SUCCESS);
         REQUIRE(bare.size() == 1);
         CHECK(bare[0].arch == entry.arch);
-        CHECK(bare[0].payload.size() == code.view().size());  // its headers say how long it is
+        CHECK(bare[0].payload.size() == code.view().size());  // the size according to its headers
       }
     }
   }
@@ -160,7 +160,7 @@ TEST_CASE("rejects an image truncated at any byte and reads nothing beyond it") 
   for (const Buffer& bytes : whole) {
     for (size_t cut = 0; cut < bytes.size(); ++cut) {
       const Buffer part(bytes.begin(),
-                        bytes.begin() + static_cast<ptrdiff_t>(cut));  // its own block: ASan sees the end
+                        bytes.begin() + static_cast<ptrdiff_t>(cut));  // exact size: ASan sees overreads
       if (read_all(part)) FAIL("cut at " << cut << " of " << bytes.size());
     }
     CHECK(read_all(bytes));
@@ -176,7 +176,7 @@ TEST_CASE("rejects a bundle truncated at any byte") {
     cuda::Bundle bundle;
     CHECK(bundle.parse(part) == CUDA_ERROR_INVALID_IMAGE);
   }
-  const Buffer text = to_buffer(".version 7.0\n");  // a driver would read on, without a NUL
+  const Buffer text = to_buffer(".version 7.0\n");  // without NUL: a driver would read beyond the end
   REQUIRE(cuda::bundle({text, {}}, wire) == CUDA_SUCCESS);
   cuda::Bundle bundle;
   CHECK(bundle.parse(wire.view()) == CUDA_ERROR_INVALID_IMAGE);

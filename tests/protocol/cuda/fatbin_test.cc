@@ -21,7 +21,7 @@ std::vector<cuda::ImageEntry> parsed(const Buffer& bytes) {
   return entries;
 }
 
-std::vector<cuda::ImageEntry> parsed(Buffer&&) = delete;  // entries point into it
+std::vector<cuda::ImageEntry> parsed(Buffer&&) = delete;  // deleted: entries point into the buffer
 
 std::string text_of(const cuda::ImageEntry& entry) {
   cuda::Bytes bytes;
@@ -36,7 +36,7 @@ std::string name_of(const cuda::ImageEntry& entry) {
          std::to_string(entry.arch) + (entry.exact_arch ? "a" : "") + (entry.family_arch ? "f" : "");
 }
 
-// The entry that would be loaded, as "sm_86" or "ptx 90a"; "-" where none fits.
+// Returns the entry that would be loaded, as "sm_86" or "ptx 90a"; "-" if none fits.
 std::string choice(const std::vector<cuda::ImageEntry>& entries, int major, int minor,
                    bool ptx_only = false) {
   const cuda::ImageEntry* entry = cuda::select_entry(entries, {major, minor, ptx_only});
@@ -69,7 +69,7 @@ TEST_CASE("reads a container's entries with every compression") {
 
 namespace {
 
-// The architectures of what is left for devices of these compute capabilities, as choice() names them.
+// Returns the architectures kept for devices of these compute capabilities, as choice() names them.
 std::string kept(const Buffer& image, const std::vector<cuda::CodeTarget>& targets) {
   cuda::ImageSpans spans{image, {}};
   cuda::Bytes bytes;
@@ -111,7 +111,7 @@ TEST_CASE("sends only entries that a device can run") {
   CHECK(kept(image, {{8, 0}, {9, 0}}) == "sm_80, sm_90, sm_90a, ptx 75, ptx 90a, other 80");
   const std::string all = kept(image, {});
   CHECK(all.starts_with("sm_75, sm_80, "));
-  // Then the driver says itself why it has nothing to run.
+  // Everything is kept, so that the driver itself reports why it has nothing to run.
   CHECK(kept(image, {{7, 0}}) == all);
   CHECK(kept(image, {{7, 0}, {9, 0}}) == all);
 }
@@ -202,7 +202,7 @@ TEST_CASE("a wrapper refers to its container and in version 2 to the files to li
   CHECK(selection.entries[1]->arch == 90);
   CHECK(cuda::select_code(image, {7, 5, false}, selection) == CUDA_ERROR_NO_BINARY_FOR_GPU);
 
-  // Over the wire and back to a pointer that a driver takes.
+  // Transfers the bundle and converts it back to a pointer that a driver accepts.
   cuda::Bytes wire;
   REQUIRE(cuda::bundle(spans, wire) == CUDA_SUCCESS);
   cuda::Bundle received;
@@ -231,7 +231,7 @@ TEST_CASE("an image without code for the device is described with what the devic
         "machine code for sm_86: compile with -gencode arch=compute_86,code=compute_86");
   std::vector<Part> many;
   for (uint32_t arch = 100; arch < 1000; ++arch) many.push_back({format::kKindElf, arch, 0x11, "x", ""});
-  CHECK(why(many, {9, 0, true}).size() < 600);  // it must fit a line on stderr
+  CHECK(why(many, {9, 0, true}).size() < 600);  // must fit into a line on stderr
 }
 
 TEST_CASE("the best entry is the newest cubin that runs, else the newest PTX that compiles") {

@@ -45,7 +45,7 @@ TEST_CASE("graph memory is freed with its context and its address can be reused"
   CHECK(in_use() == 0);
   Shared gone;
   CHECK(cuda::graph_memory::free(kAddress, &gone) ==
-        std::nullopt);  // no memory node's: cuMemFree frees what is there now
+        std::nullopt);  // not a memory node's any more: cuMemFree handles it
   CHECK(cuda::graph_memory::check_launch({old}, true) == CUDA_ERROR_INVALID_VALUE);
   const Shared next = make(kOther, &freed);
   old.reset();
@@ -59,7 +59,7 @@ TEST_CASE("a launch that frees the memory of the previous launch ends it without
     const Shared memory = make(kContext, &freed);
     cuda::graph_memory::commit_launch({memory}, {});
   }
-  CHECK(freed == 0);  // the program has it
+  CHECK(freed == 0);  // still owned by the program
   const Shared same_address = make(kContext, &freed);
   cuda::graph_memory::commit_launch({same_address}, {});
   CHECK(cuda::graph_memory::find(kAddress) == same_address);

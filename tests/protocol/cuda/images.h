@@ -1,4 +1,4 @@
-// Fat binaries for tests: made by hand, and by nvcc where there is one.
+// Fat binaries for tests: built here byte by byte, or by nvcc if it is installed.
 #pragma once
 
 #include <lz4.h>
@@ -26,7 +26,7 @@ inline Buffer to_buffer(const std::string& text) {
   return bytes;
 }
 
-// From the images that make_images.sh compiled; empty where nvcc is missing or too old for that one.
+// Returns an image that make_images.sh compiled; empty if nvcc is missing or too old for it.
 inline Buffer compiled(const std::string& name) {
   std::ifstream in(std::string(COMPILED_IMAGES) + "/" + name, std::ios::binary);
   return to_buffer(std::string((std::istreambuf_iterator<char>(in)), {}));

@@ -1,4 +1,4 @@
-// Another library's idea of two driver calls, loaded before the driver and for all to see.
+// A library with its own versions of two driver functions, loaded globally before the driver.
 extern "C" __attribute__((visibility("default"))) int cuInit(unsigned) {
   return 666;
 }

@@ -46,7 +46,7 @@ TEST_CASE("reads the parameter layouts of nvcc's kernels from cubin and PTX") {
     INFO(name);
     const images::Buffer code = images::compiled(name);
     if (code.empty()) {
-      CHECK(std::string(name).starts_with("large"));  // an nvcc before 12.1 knows no large parameters
+      CHECK(std::string(name).starts_with("large"));  // nvcc before 12.1 does not support large parameters
       gpupool::testing::report_skip("nvcc is too old for " + std::string(name));
       continue;
     }

@@ -1,4 +1,4 @@
-// The codes of launches that ask for too much.
+// Tests the error codes of launches that exceed a limit.
 #include "protocol/cuda/launch_check.h"
 
 #include "tests/support/catch.h"
@@ -38,14 +38,14 @@ TEST_CASE("a grid or block that is empty or exceeds the device is an invalid val
 TEST_CASE("more threads than a kernel may have is out of resources only where its registers do not suffice") {
   LaunchLimits limits;
   limits.function_max_threads = 256;
-  limits.function_registers = 128;  // for 512 threads
+  limits.function_registers = 128;  // enough for 512 threads
   CHECK(check_launch(blocks_of(256), limits) == CUDA_SUCCESS);
   CHECK(check_launch(blocks_of(257), limits) == CUDA_ERROR_INVALID_VALUE);  // launch bounds
   CHECK(check_launch(blocks_of(512), limits) == CUDA_ERROR_INVALID_VALUE);
   CHECK(check_launch(blocks_of(513), limits) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   CHECK(check_launch(blocks_of(1024), limits) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
-  CHECK(check_launch(blocks_of(1025), limits) == CUDA_ERROR_INVALID_VALUE);  // of no kernel
-  limits.function_registers = 0xffffffff;                                    // no overflow
+  CHECK(check_launch(blocks_of(1025), limits) == CUDA_ERROR_INVALID_VALUE);  // more than any kernel may have
+  limits.function_registers = 0xffffffff;                                    // must not overflow
   CHECK(check_launch(blocks_of(257), limits) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
 }
 

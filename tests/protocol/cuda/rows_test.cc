@@ -1,6 +1,5 @@
-// Every row of the call table, derived like everything else about it: arguments that the client writes arrive
-// at the worker's function as they were, the reply arrives where the caller wants it, and a request cut at
-// any byte is refused.
+// Tests every row of the call table generically: arguments that the client encodes reach the worker's
+// function unchanged, the reply reaches the caller's memory, and a request truncated at any byte is rejected.
 #include <cstring>
 #include <memory>
 #include <set>
@@ -16,7 +15,7 @@ using namespace gpupool;
 using namespace gpupool::cuda;
 using namespace gpupool::cuda::role;
 
-// The session's part on the client: every handle is alive, new ones count up.
+// The client's side of a session: every handle is live, and new handles count up.
 struct Ends {
   uint64_t next = 1;
   uint64_t mint(Kind kind) { return make_handle(kind, 1, static_cast<uint32_t>(next++)); }
@@ -26,7 +25,7 @@ struct Ends {
   CUdevice device(CUdevice ordinal) const { return ordinal; }
 };
 
-// The worker's part: the object behind a handle is the handle's bits, so that arguments can be compared.
+// The worker's side: the object behind a handle has the handle's bits, so that arguments can be compared.
 struct Table {
   std::optional<void*> resolve(Kind, uint64_t handle) {
     return reinterpret_cast<void*>(static_cast<uintptr_t>(handle));
@@ -38,9 +37,9 @@ struct Table {
   std::set<uint64_t> bound, unbound;
 };
 
-constexpr size_t kItems = 3;  // what counts are set to
+constexpr size_t kItems = 3;  // value of all counts
 
-// Memory that pointer parameters point to, filled so that every byte differs from its neighbours.
+// Memory for pointer parameters, filled so that every byte differs from its neighbours.
 struct Arena {
   std::vector<std::unique_ptr<std::byte[]>> pieces;
   template <class T>
@@ -52,7 +51,7 @@ struct Arena {
     std::byte* memory = pieces.back().get();
     memory += kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment;
     for (size_t i = 0; i < bytes; ++i) memory[i] = std::byte(seed + i);
-    memory[bytes - 1] = std::byte{0};  // texts end
+    memory[bytes - 1] = std::byte{0};  // terminates strings
     return reinterpret_cast<T*>(memory);
   }
 };
@@ -89,7 +88,7 @@ constexpr size_t kLess<role::in_array_less<N, K>> = K;
 
 CUlaunchConfig sample_config() {
   static CUlaunchAttribute attributes[2];
-  attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;  // does not travel
+  attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;  // not forwarded
   attributes[1].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
   attributes[1].value.clusterDim.x = 2;
   return {1, 2, 3, 4, 5, 6, 7, nullptr, attributes, 2};
@@ -111,7 +110,7 @@ A sample(Arena& arena, uint8_t seed) {
   } else if constexpr (std::is_pointer_v<A>) {
     return arena.make<std::remove_pointer_t<A>>(seed);
   } else if constexpr (std::is_integral_v<A> || std::is_enum_v<A>) {
-    return static_cast<A>(kItems);  // it may be a count
+    return static_cast<A>(kItems);  // may be a count
   } else {
     A value;
     std::memset(&value, seed, sizeof value);
@@ -119,8 +118,7 @@ A sample(Arena& arena, uint8_t seed) {
   }
 }
 
-// The driver's side of the test: notes the bytes of what it is called with, and writes a pattern into what it
-// may write.
+// The driver's side: records the bytes of its arguments and writes a pattern into its outputs.
 thread_local std::vector<std::string> seen;
 
 template <class Role, class A>
@@ -184,7 +182,7 @@ struct Check<CUresult (*)(A...), Roles...> {
     CHECK(*result == CUDA_SUCCESS);
     CHECK(seen == sent);
 
-    // The reply lands in the caller's memory.
+    // The reply is written to the caller's memory.
     wire::Reader reply_reader(reply);
     CHECK(Row::read_reply(reply_reader, args));
 
@@ -196,13 +194,13 @@ struct Check<CUresult (*)(A...), Roles...> {
       const auto outcome =
           Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, partial, ignored_writer, table);
       CHECK_FALSE(outcome.has_value());
-      CHECK(seen.empty());  // the driver is not reached
+      CHECK(seen.empty());  // the driver was not called
     }
     request.push_back(std::byte{0});
     wire::Reader longer(request);
     CHECK_FALSE(
         Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, longer, reply_writer, table).has_value());
-    // Whatever the server sends for a reply, a wrong length is noticed.
+    // A reply with a wrong length is detected.
     reply.push_back(std::byte{0});
     wire::Reader long_reply(reply);
     CHECK_FALSE(Row::read_reply(long_reply, args));

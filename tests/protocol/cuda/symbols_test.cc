@@ -1,4 +1,4 @@
-// symbols.def against the toolkit that the tree is built with: a newer toolkit's additions fail here.
+// Tests symbols.def against the CUDA toolkit of the build: additions of a newer toolkit fail here.
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +25,7 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-// The words of a C text that start with `prefix`, each with the '(' behind it if there is one.
+// Returns the words of a C text that start with `prefix`, each with the '(' that follows it, if any.
 std::set<std::string> words(const std::string& text, const std::string& prefix) {
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   std::set<std::string> found;
@@ -70,7 +70,7 @@ TEST_CASE("every export of the toolkit's stub library is a row of symbols.def") 
     if (!std::filesystem::exists(include / place)) continue;
     auto exports = elf_exports(include / place);
     REQUIRE(exports.size() > 400);
-    // Older stubs also have what is not in cuda.h: the functions for graphics APIs, and the debugger's.
+    // Older stubs also export functions that are not in cuda.h: those of graphics APIs and the debugger's.
     std::erase_if(exports, [](const std::string& name) {
       for (const char* part : {"cuGL", "cuEGL", "cuVDPAU", "cuGraphicsGL", "cuGraphicsEGL", "cuGraphicsVDPAU",
                                "cuGraphicsResourceGetMappedEglFrame", "cudbg"}) {
@@ -90,7 +90,8 @@ TEST_CASE("the rows' versions are those of the PFN_ types") {
   for (const char* file : {"cudaTypedefs.h", "cudaProfilerTypedefs.h"}) {
     const std::string text = read(std::string(CUDA_INCLUDE_DIR) + "/" + file);
     for (std::string word : words(text, "PFN_cu")) {
-      // PFN_cuMemcpy_v7000_ptds: name, CUDA version, twin. Aliases without a version are skipped.
+      // PFN_cuMemcpy_v7000_ptds: name, CUDA version, per-thread suffix. Aliases without a version are
+      // skipped.
       std::string twin;
       if (word.back() == '(') word.pop_back();
       if (word.ends_with("_ptds") || word.ends_with("_ptsz")) {
@@ -112,7 +113,7 @@ TEST_CASE("the rows' versions are those of the PFN_ types") {
     const std::string suffix = twin == std::string::npos ? "" : name.substr(twin);
     int revision = 0;
     for (int version : versions) {
-      std::string symbol;  // the next revision that has this suffix: twins exist of newer revisions only
+      std::string symbol;  // the next revision with this suffix; only newer revisions have twins
       do {
         ++revision;
         symbol = base + (revision == 1 ? "" : "_v" + std::to_string(revision)) + suffix;
@@ -138,12 +139,12 @@ TEST_CASE("an error is sticky if cuda.h says that nothing works after it") {
     if (!std::regex_search(behind, code, std::regex("^\\s*(CUDA_ERROR_\\w+)\\s*=\\s*(\\d+)"))) continue;
     const bool documented = comment.find("process must be terminated") != std::string::npos ||
                             comment.find("context cannot be used anymore") != std::string::npos;
-    // Uncorrectable hardware errors: cuda.h does not say what follows, the driver repeats them.
+    // Uncorrectable hardware errors: cuda.h does not say what follows, but the driver repeats them.
     const bool hardware =
         code[1] == "CUDA_ERROR_ECC_UNCORRECTABLE" || code[1] == "CUDA_ERROR_NVLINK_UNCORRECTABLE";
     INFO(code[1].str());
     CHECK(cuda::is_sticky(std::stoi(code[2])) == (documented || hardware));
     sticky += documented;
   }
-  CHECK(sticky >= 9);  // the oldest header that the build takes
+  CHECK(sticky >= 9);  // as in the oldest header that the build accepts
 }

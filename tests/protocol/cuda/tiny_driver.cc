@@ -1,4 +1,4 @@
-// Two calls of a driver; every other symbol stays the stub of exports.S.
+// A driver with a few functions; every other symbol is the stub of exports.S.
 #include "protocol/cuda/exports.h"
 
 static uint32_t last_unsupported = UINT32_MAX;

@@ -40,7 +40,7 @@ TEST_CASE("MD2 gives RFC 1319's digests") {
 }
 
 TEST_CASE("HMAC over it gives what RFC 2104's definition gives") {
-  // H(K ^ opad, H(K ^ ipad, text)) worked out by hand with md2().
+  // Computes H(K ^ opad, H(K ^ ipad, text)) with md2().
   const std::string key = "Jefe";
   std::string inner(16, '\x36');
   std::string outer(16, '\x5c');
@@ -51,7 +51,7 @@ TEST_CASE("HMAC over it gives what RFC 2104's definition gives") {
   const auto first = cuda::md2(bytes(inner + "what do ya want for nothing?"));
   const std::string second = outer + std::string(first.begin(), first.end());
   CHECK(cuda::hmac_md2(bytes(key), bytes("what do ya want for nothing?")) == cuda::md2(bytes(second)));
-  // From an independent implementation.
+  // Value from an independent implementation.
   CHECK(hex(cuda::hmac_md2(bytes(key), bytes("what do ya want for nothing?"))) ==
         "292f9d34f9e311846de86c495d7adfa2");
 }

@@ -48,10 +48,11 @@ TEST_CASE("the per-thread flag picks the per-thread variant if there is one") {
   CHECK(resolve("cuStreamSynchronize", 7000, 2) == "cuStreamSynchronize_ptsz");
   CHECK(resolve("cuStreamSynchronize", 7000, 1) == "cuStreamSynchronize");
   CHECK(resolve("cuStreamSynchronize", 7000, 0) == "cuStreamSynchronize");
-  CHECK(resolve("cuStreamSynchronize", 6050, 2) == "cuStreamSynchronize");  // twins came with 7.0
+  CHECK(resolve("cuStreamSynchronize", 6050, 2) ==
+        "cuStreamSynchronize");  // per-thread variants exist since 7.0
   CHECK(resolve("cuMemcpyHtoD", 3020, 2) == "cuMemcpyHtoD_v2");
   CHECK(resolve("cuMemcpyHtoD", 13000, 2) == "cuMemcpyHtoD_v2_ptds");
-  CHECK(resolve("cuMemAlloc", 13000, 2) == "cuMemAlloc_v2");  // has none
+  CHECK(resolve("cuMemAlloc", 13000, 2) == "cuMemAlloc_v2");  // has no per-thread variant
   CHECK(resolve("cuMemPrefetchAsync", 12010, 2) == "cuMemPrefetchAsync_ptsz");
   CHECK(resolve("cuMemPrefetchAsync", 12020, 2) == "cuMemPrefetchAsync_v2_ptsz");
 }
@@ -61,7 +62,7 @@ TEST_CASE("a missing symbol is reported with the reason") {
   CHECK(resolve("cuMemAllo", 13000, 0) == "NOT_FOUND");
   CHECK(resolve("cuMemAllocc", 13000, 0) == "NOT_FOUND");
   CHECK(resolve("zzz", 13000, 0) == "NOT_FOUND");
-  CHECK(resolve("cuMemAlloc_v2", 13000, 0) == "NOT_FOUND");  // only base names are asked for
+  CHECK(resolve("cuMemAlloc_v2", 13000, 0) == "NOT_FOUND");  // only base names can be requested
   CHECK(resolve("cuMemcpy_ptds", 13000, 2) == "NOT_FOUND");
   CHECK(resolve("cuMemcpyBatchAsync", 12070, 2) == "VERSION_NOT_SUFFICIENT");
   CHECK(resolve("cuInit", 1999, 0) == "VERSION_NOT_SUFFICIENT");

@@ -23,7 +23,7 @@ TEST_CASE("base64url encodes the examples of RFC 4648 and decodes them again", "
 TEST_CASE("rejects text that is not base64url", "[lease]") {
   for (const char* const text : {"Z", "Zm9vY", "Zg==", "Zm 9v", "Zm+v", "Zm/v", "Zm9v\n", "Zm\x80v"})
     CHECK_FALSE(from_base64url(text));
-  // Bits that mean nothing would give the same bytes a second text.
+  // Nonzero unused bits would give the same bytes a second encoding.
   CHECK_FALSE(from_base64url("Zh"));
   CHECK_FALSE(from_base64url("Zm9"));
 }

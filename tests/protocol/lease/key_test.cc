@@ -76,7 +76,7 @@ TEST_CASE("keys are written to files and read back", "[lease]") {
   struct stat about {};
   REQUIRE(::stat(file.c_str(), &about) == 0);
   CHECK((about.st_mode & 0777) == 0600);
-  CHECK_FALSE(key->write(file));  // never over another one
+  CHECK_FALSE(key->write(file));  // never overwrites a key
 
   const auto again = SigningKey::read(file);
   REQUIRE(again);
@@ -112,7 +112,7 @@ TEST_CASE("an unusable key file is rejected with the reason", "[lease]") {
   ::chmod((folder.path + "/open").c_str(), 0644);
   CHECK_THAT(SigningKey::read(folder.path + "/open").error().message,
              Catch::Matchers::ContainsSubstring("chmod 600"));
-  // A key, of another kind.
+  // A key of another kind.
   const std::string rsa = folder.path + "/ec.pem";
   if (std::system(("openssl ecparam -name prime256v1 -genkey -noout -out " + rsa + " 2>/dev/null").c_str()) ==
       0) {

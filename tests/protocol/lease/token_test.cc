@@ -58,7 +58,7 @@ std::string why(const std::function<void(Lease&)>& change) {
   change(lease);
   const auto made = make_token(lease, key());
   const std::string reason = why(sign_anything(lease));
-  CHECK(made.ok() == reason.empty());  // what nobody would take is not even made
+  CHECK(made.ok() == reason.empty());  // make_token() rejects the same leases
   return reason;
 }
 
@@ -89,13 +89,13 @@ TEST_CASE("a token is valid only on its node and in its lifetime and with a know
   const auto other = SigningKey::make();
   REQUIRE(other);
   CHECK_THAT(why(sign_anything(a_lease(), *other)), Catch::Matchers::ContainsSubstring("is not configured"));
-  // With the name of a key that is known.
+  // Signed by an unknown key, with a known key's id.
   SignedLease forged;
   forged.set_lease(a_lease().SerializeAsString());
   forged.set_signature(other->sign("gpupool lease 1\n" + forged.lease()));
   forged.set_key_id(key().public_key().id());
   CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("invalid signature"));
-  forged.set_signature(key().sign(forged.lease()));  // signed as something else than a lease
+  forged.set_signature(key().sign(forged.lease()));  // signed without the lease prefix
   CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("invalid signature"));
   CHECK_FALSE(check_lease(token, {}, "gpu-1", kNow));
   const PublicKey both[] = {other->public_key(), key().public_key()};

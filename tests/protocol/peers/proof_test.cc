@@ -1,5 +1,5 @@
-// Keys of copies and proofs of holding one: each is good for one copy, one connection and one side, and names
-// nothing to those who do not know it.
+// Tests keys of copies between servers and proofs of possession: each is valid for one copy, one connection
+// and one side, and identifies nothing to parties without the key.
 #include "protocol/peers/proof.h"
 
 #include <cstring>
@@ -33,7 +33,7 @@ std::string hex(const wire::PeerMac& mac) {
 }  // namespace
 
 TEST_CASE("keys and proofs are the HMACs that docs/wire-format.md defines") {
-  // By Python: hmac.new(b"t" * 32, b"gpupool copy to the device 2" + struct.pack("<Q", 7), "sha256")
+  // Computed by Python: hmac.new(b"t" * 32, b"gpupool copy to the device 2" + struct.pack("<Q", 7), "sha256")
   const wire::CopyKey key = peers::copy_key(kToken, 7);
   CHECK(hex(key) == "c4f51d1a665b1a03ca2c8aa1f45af79e53b15983e0753a93f7c2f20de00b6af5");
   CHECK(hex(peers::prove(key, peers::Side::connecting, nonce(1), nonce(2))) ==

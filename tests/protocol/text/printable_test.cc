@@ -13,8 +13,8 @@ TEST_CASE("control characters, malformed UTF-8 and changes of direction become q
                   "b") == "??b");
   CHECK(printable("\xc0\xaf") == "??");       // overlong
   CHECK(printable("\xed\xa0\x80") == "???");  // a surrogate
-  CHECK(printable("\xc2\x9b") == "??");       // C1, which terminals take for an escape
-  CHECK(printable("\xe2\x80\xae") == "???");  // writes backwards
+  CHECK(printable("\xc2\x9b") == "??");       // C1 control, which terminals interpret
+  CHECK(printable("\xe2\x80\xae") == "???");  // right-to-left override
   CHECK(printable("\xf5\x80\x80\x80") == "????");
   CHECK(printable("") == "");
 }
@@ -23,7 +23,7 @@ TEST_CASE("printable_lines keeps line feeds and replaces other control character
   CHECK(printable_lines("") == "");
   CHECK(printable_lines("one\ntwo\x1b[2J\r\n\n\tthree") == "one\ntwo?[2J?\n\n?three");
   CHECK(printable_lines("a\n") == "a\n");
-  CHECK(printable_lines("a\xc3\n\x9b") == "a?\n?");  // no character goes on in the next line
+  CHECK(printable_lines("a\xc3\n\x9b") == "a?\n?");  // a line feed ends a truncated character
 }
 
 TEST_CASE("a long message is cut between two characters and ends with dots") {

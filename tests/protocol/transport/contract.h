@@ -1,4 +1,4 @@
-// What the contract suite needs of a transport. A backend joins by one line in backends().
+// Common parts of the contract tests of all transports. A new transport is added to backends().
 #pragma once
 #include <poll.h>
 #include <sys/uio.h>
@@ -30,9 +30,9 @@ using std::chrono::milliseconds;
 
 struct BackendUnderTest {
   std::string scheme;
-  std::function<Endpoint()> free_endpoint;   // to listen on
+  std::function<Endpoint()> free_endpoint;   // for listeners
   std::function<Endpoint()> nobody_listens;  // connect() is refused
-  bool upgraded = true;                      // as after the hello, or as during it
+  bool upgraded = true;                      // true: as after the hello; false: as during it
 };
 
 inline Endpoint unused_name() {
@@ -40,15 +40,15 @@ inline Endpoint unused_name() {
   return {"shm", "@gpupool-test-" + std::to_string(::getpid()) + "-" + std::to_string(++count), 0};
 }
 
-// Where there is no device (the usual test machine), tests/softroce runs this in a virtual machine that has
-// two.
+// False on machines without RDMA devices, as most test machines are; tests/softroce runs these tests in a
+// virtual machine with two devices.
 inline bool has_rdma() {
   std::error_code none;
   return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
          std::filesystem::directory_iterator();
 }
 
-// The address to listen on decides which device the server uses.
+// The listening address selects the server's device.
 inline Endpoint rdma_endpoint(uint16_t port) {
   const char* const address = std::getenv("GPUPOOL_TEST_RDMA_ADDRESS");
   return {"rdma", address ? address : "127.0.0.1", port};
@@ -65,8 +65,8 @@ inline BackendUnderTest at_address(const std::string& scheme, const std::string&
           upgraded};
 }
 
-// With GPUPOOL_TEST_TRANSPORT=rdma: over queue pairs, from one device to itself, and from one to the other
-// (if there are two) that has the first of GPUPOOL_TEST_RDMA_ADDRESSES.
+// The transports to test. With GPUPOOL_TEST_TRANSPORT=rdma: queue pairs from one device to itself and, if
+// there are two devices, to the one with the first of GPUPOOL_TEST_RDMA_ADDRESSES.
 inline std::vector<BackendUnderTest> backends() {
   if (const char* wished = std::getenv("GPUPOOL_TEST_TRANSPORT");
       !wished || std::string_view(wished) != "rdma") {
@@ -92,9 +92,9 @@ struct Pair {
 inline Deadline in(milliseconds time) {
   return Clock::now() + time;
 }
-constexpr milliseconds kLong{20'000};  // nothing here takes that long unless it hangs
+constexpr milliseconds kLong{20'000};  // no operation takes that long unless it hangs
 
-// Waits until a thread of this process is blocked in the kernel, or kLong has passed.
+// Waits until a thread of this process is blocked in the kernel, at most kLong.
 inline void wait_until_asleep(pid_t thread) {
   const auto deadline = Clock::now() + kLong;
   while (Clock::now() < deadline) {
@@ -107,8 +107,8 @@ inline void wait_until_asleep(pid_t thread) {
   }
 }
 
-// What poold does between accepting a tls connection and handing it to a worker. The caller's connection is
-// gone.
+// Does what poold does between accepting a TLS connection and handing it to a worker. Consumes the caller's
+// connection.
 inline Result<std::unique_ptr<Connection>> hand_over_tls(Connection& accepted, Options options,
                                                          const testing::Authority::Files& files) {
   const int socket = accepted.release_descriptor();
@@ -164,7 +164,7 @@ inline Pair make_pair(const BackendUnderTest& backend, Options options = {}) {
   return {std::move(*client), std::move(*server)};
 }
 
-// Bytes that show a swap, a gap or a repetition.
+// Bytes in which a swap, a gap or a repetition is detected.
 inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
   std::vector<std::byte> bytes(size);
   uint32_t state = seed * 2654435761u + 1;
@@ -192,7 +192,7 @@ inline std::string receive_text(Connection& connection, size_t size) {
   return received ? text : "error: " + received.error().message;
 }
 
-// Sends until nothing more fits, also after the kernel has had time to move things on.
+// Sends until nothing more fits, even after the kernel has had time to transmit.
 inline size_t fill(Connection& connection) {
   const std::vector<std::byte> block(1 << 20);
   const iovec buffer = as_iovec(block);

@@ -1,5 +1,5 @@
-// The contract of every transport, part two: what goes in comes out, whatever the sizes, the threads and the
-// pressure.
+// Part two of the contract of every transport: data arrives complete and in order for all sizes, threads and
+// amounts of backpressure.
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -19,7 +19,7 @@ constexpr size_t kBig = 8u << 20;
 constexpr size_t kBig = 64u << 20;
 #endif
 
-// Sends `out` in gather lists of odd sizes.
+// Sends `out` in gather lists of irregular sizes.
 Result<void> send_in_pieces(Connection& connection, const std::vector<std::byte>& out, uint32_t seed) {
   std::mt19937 random(seed);
   for (size_t at = 0; at < out.size();) {
@@ -49,7 +49,8 @@ TEST_CASE("a gather list arrives in order even with empty or thousands of parts"
   std::vector<std::byte> received(bytes.size());
   REQUIRE(receive_exact(*pair.server, received, in(kLong)));
   CHECK(received == bytes);
-  // Whole messages of a transport that cuts the stream into some, and nothing behind them.
+  // Sizes that are whole messages of transports that divide the stream into messages, with empty buffers
+  // behind them.
   std::vector<std::byte> whole = pattern(64 * 1024, 2);
   const iovec parts[] = {{whole.data(), whole.size()}, {nullptr, 0}, {whole.data(), 0}};
   size_t sent = 0;
@@ -92,7 +93,7 @@ TEST_CASE("full buffers accept partial sends and drain again") {
   const auto again = pair.client->wait(false, true, in(kLong));
   REQUIRE(again);
   CHECK(*again == Ready::send);
-  // What found no room is sent first: a transport may have begun it.
+  // The data that found no room must be sent first, because a transport may have begun to send it.
   const std::string block(64 * 1024, '\0');
   REQUIRE(send_text(*pair.client, block));
   CHECK(receive_text(*pair.server, block.size()) == block);

@@ -1,4 +1,4 @@
-// The contract of every transport, part one: connecting, waiting, interrupting, closing, handing over.
+// Part one of the contract of every transport: connecting, waiting, interrupting, closing, handing over.
 #include "tests/protocol/transport/contract.h"
 
 #include <fcntl.h>
@@ -222,7 +222,7 @@ TEST_CASE("a connection is handed over during the hello with the data in flight"
   REQUIRE(descriptor >= 0);
   CHECK(pair.server->release_descriptor() == -1);
   const std::string peer = pair.server->peer();
-  pair.server.reset();  // leaves the connection alone
+  pair.server.reset();  // leaves the connection open
   auto adopted = adopt(backend.scheme, descriptor, {});
   REQUIRE(adopted);
   CHECK((*adopted)->peer() == peer);
@@ -251,7 +251,7 @@ TEST_CASE("connections leave no descriptors behind, and programs that the app st
     const Pair pair = make_pair(backend);
     CHECK_FALSE(connect(backend.nobody_listens(), {}));
     for (const int descriptor : open_descriptors()) {
-      const int flags = ::fcntl(descriptor, F_GETFD);  // -1: the listing itself
+      const int flags = ::fcntl(descriptor, F_GETFD);  // -1: descriptor of the listing itself
       if (!before.contains(descriptor) && flags >= 0) CHECK((flags & FD_CLOEXEC) != 0);
     }
   }

@@ -1,5 +1,5 @@
-// What only shm has: memory that a hostile peer writes, descriptors beside the bytes, sockets in the file
-// system.
+// Tests the parts that only shm has: memory that a hostile peer writes, descriptors beside the bytes, sockets
+// in the file system.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -40,7 +40,7 @@ int connect_raw(const Endpoint& endpoint) {
   return made;
 }
 
-// A client that has the rings in its hands and keeps no rules.
+// A hostile client that accesses the rings directly.
 struct Hostile {
   Hostile() {
     const auto backend = shm_backend();
@@ -182,7 +182,7 @@ TEST_CASE("descriptors arrive in order beside the bytes whether the peer sleeps 
     REQUIRE(pair.client->send_descriptor(sent, in(kLong)));
     ::close(sent);
   }
-  // Neither a doorbell nor the end of the connection.
+  // A descriptor is neither data nor the end of the connection.
   const auto ready = pair.server->wait(true, false, in(milliseconds(20)));
   REQUIRE(ready);
   CHECK(*ready == Connection::Ready::none);
@@ -323,7 +323,7 @@ TEST_CASE("rejects a path that is too long or not a socket with the reason") {
 
 namespace {
 
-// A process of user 65534 that listens at a Unix socket's address. Root alone can start one.
+// A process of user 65534 that listens at a Unix socket's address. Only root can start it.
 class ForeignListener {
  public:
   explicit ForeignListener(const Endpoint& endpoint) {
@@ -405,7 +405,7 @@ TEST_CASE("a sender detects with one check whether the peer is alive") {
   const iovec part{&byte, 1};
   client.server->check_peer_alive();
   REQUIRE(client.server->send_some({&part, 1}).ok());
-  REQUIRE(::shutdown(client.socket, SHUT_RDWR) == 0);  // as its process's end does
+  REQUIRE(::shutdown(client.socket, SHUT_RDWR) == 0);  // as at the end of its process
   client.server->check_peer_alive();
   CHECK_FALSE(client.server->send_some({&part, 1}).ok());
 }

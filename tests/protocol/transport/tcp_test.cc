@@ -1,4 +1,4 @@
-// What only tcp has: time limits of connecting, dead peers, IPv6, host names.
+// Tests the parts that only tcp has: connect timeouts, dead peers, IPv6, host names.
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,8 +27,8 @@ BackendUnderTest tcp_backend() {
   return backends().front();
 }
 
-// From now on this side drops every packet that comes in, as if its machine were gone. False: some kernels
-// allow that to root alone.
+// Drops every incoming packet of this socket from now on, as if its machine were gone. Returns false if the
+// kernel permits that to root only.
 bool play_dead(int socket) {
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program{1, &drop};
@@ -39,7 +39,7 @@ bool play_dead(int socket) {
 constexpr const char* kNeedsFilters =
     "this kernel lets this user attach no filter to a socket (SO_ATTACH_FILTER)";
 
-// How many SYN packets the kernel has sent again in this thread's network namespace.
+// Number of SYN packets that the kernel has retransmitted in this thread's network namespace.
 long resent_syns() {
   std::ifstream file("/proc/thread-self/net/netstat");
   std::string names, values, name;
@@ -67,7 +67,8 @@ TEST_CASE("connecting ends at its time limit") {
   REQUIRE(::listen(listener, 0) == 0);
   REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   const Endpoint endpoint{"tcp", "127.0.0.1", ntohs(address.sin_port)};
-  std::vector<std::unique_ptr<Connection>> fillers;  // nobody accepts: the queue fills, then nobody answers
+  std::vector<std::unique_ptr<Connection>>
+      fillers;  // never accepted: once the queue is full, connects get no answer
   const auto start = Clock::now();
   Options options;
   options.connect_timeout = milliseconds(150);
@@ -92,7 +93,7 @@ TEST_CASE(
     "connects to a server that is reachable after 3 s without waiting for the kernel's retry after 7 s") {
   bool connected = false;
   std::string missing;
-  // A thread in a network of its own, whose timers can be set to those of kernels before 6.5.
+  // A thread in its own network namespace, with the SYN timers of kernels before 6.5.
   std::thread([&] {
     if (::unshare(CLONE_NEWNET) != 0) return missing = "needs the right to make a network namespace", void();
     std::system("ip link set lo up; sysctl -qw net.ipv4.tcp_syn_linear_timeouts=0 2>/dev/null");

@@ -1,4 +1,4 @@
-// TLS below the transport: who is let in by a secret, and who is not.
+// Tests TLS below the transport: which peers a secret or certificate admits.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ std::unique_ptr<Stream> made(Result<std::unique_ptr<Stream>> stream) {
   return std::move(*stream);
 }
 
-// Until both are open or one has failed; its error.
+// Runs both handshakes until both are open or one has failed; returns its error.
 Result<void> open_both(Stream& client, Stream& server) {
   for (int step = 0; step < 20; ++step) {
     const auto here = client.open();

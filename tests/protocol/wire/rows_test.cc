@@ -1,4 +1,4 @@
-// Rows of bytes, as they lie in memory and packed.
+// Tests the conversion of rows between memory layout and packed form.
 #include "protocol/wire/rows.h"
 
 #include <vector>
@@ -13,7 +13,7 @@ TEST_CASE("rows without gaps on both sides are merged into one") {
   CHECK((width == 10 && rows == 3));
   wire::join_rows(width, rows, 10u, 10u);
   CHECK((width == 30 && rows == 1));
-  wire::join_rows(width, rows, 7u);  // one row has no pitch
+  wire::join_rows(width, rows, 7u);  // the pitch of a single row is irrelevant
   CHECK((width == 30 && rows == 1));
 }
 

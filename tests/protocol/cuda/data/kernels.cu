@@ -1,4 +1,4 @@
-// Kernels whose parameters have every size and alignment; compiled by make_images.sh, never run.
+// Kernels with parameters of every size and alignment; compiled by make_images.sh, never run.
 struct Mixed {
   char a;
   double b;
