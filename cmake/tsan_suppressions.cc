@@ -1,6 +1,6 @@
-// gRPC, Abseil, what gRPC uses, and spdlog come from the distribution without ThreadSanitizer, which so does
-// not see how they synchronise: what they call in libc is not looked at. Each pattern must match one library
-// only.
+// The distribution's gRPC, Abseil, libraries used by gRPC, and spdlog are built without ThreadSanitizer,
+// which therefore does not see their synchronization. These suppressions make it ignore libc calls from them.
+// Each pattern must match one library only.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
   return "called_from_lib:libgrpc.so\n"
          "called_from_lib:libgrpc++.so\n"

@@ -1,5 +1,5 @@
-// An Acceptor to which a fuzzer brings connections, on a clock that stands still (virtual_time.h). One door
-// serves all inputs; finish() lets go of what an input has left in it.
+// An Acceptor to which a fuzzer passes connections, on a virtual clock (virtual_time.h). One FakeDoor serves
+// all inputs; finish() discards what an input leaves behind. Single-threaded; internal errors abort.
 #pragma once
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -49,7 +49,7 @@ class FakeListener final : public transport::Listener {
     const uint64_t one = 1;
     if (::write(readable_, &one, sizeof one) != sizeof one) std::abort();
   }
-  // Once: out of descriptors.
+  // Makes the next accept() fail, as if there were no descriptors left.
   void fail_next() { fails_ = true; }
   Result<std::unique_ptr<transport::Connection>> accept(transport::Deadline) override {
     if (std::exchange(fails_, false)) return Error{ErrorCode::unavailable, "no more descriptors"};
@@ -76,7 +76,7 @@ class FakeListener final : public transport::Listener {
 class FakeDoor {
  public:
   static constexpr std::chrono::milliseconds kHelloTimeout{10'000};
-  // The one session that other servers may name, and the key of its copies.
+  // The only session that other servers may name, and the key of its copies.
   static constexpr std::array<uint8_t, 16> kSession{1, 2, 3};
   static wire::CopyKey key(uint64_t copy) { return peers::copy_key("the token of that session", copy); }
 
@@ -99,7 +99,7 @@ class FakeDoor {
     loop_.settle();
   }
 
-  // The client's end of a new connection.
+  // Opens a connection and returns its client's end.
   int connect(const std::string& peer) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
@@ -107,7 +107,8 @@ class FakeDoor {
     loop_.settle();
     return ends[1];
   }
-  // All have gone, or are dropped: whoever is told why, after that time too.
+  // Ends or drops all connections: advances the clock past the hello timeout and past the time in which
+  // refusals are sent.
   void finish() {
     loop_.settle();
     loop_.pass(kHelloTimeout);
@@ -130,11 +131,11 @@ class FakeDoor {
   }
 
   Loop loop_;
-  FakeListener* const listener_;  // the door's
+  FakeListener* const listener_;  // owned by door_
   server::Acceptor door_;
 };
 
-// Sends bytes on a Unix socket with a descriptor beside them.
+// Sends bytes on a Unix socket with a descriptor.
 inline void send_with_descriptor(int socket, const std::string& bytes, int descriptor) {
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   union {

@@ -1,5 +1,5 @@
-// A WorkerPool whose workers are played (fake_workers.h), on a clock that stands still (virtual_time.h), with
-// two tenants.
+// A WorkerPool with simulated workers (fake_workers.h), a virtual clock (virtual_time.h) and two tenants. For
+// fuzz_worker_control and fuzz_checkpoints; single-threaded.
 #pragma once
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ class FakePool {
     pool_.start([](const Result<void>&) {});
   }
 
-  // A client of which the pool has the other end, for as long as this object is there.
+  // Returns a client whose peer end this object keeps open.
   server::Client new_client(const std::string& tenant, int64_t pid) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
@@ -46,7 +46,7 @@ class FakePool {
   }
   int client_end(size_t index) const { return clients_[index]; }
   size_t client_ends() const { return clients_.size(); }
-  // Gives a client of the tenant the next worker, which says that it is ready.
+  // Assigns the next worker to a client of the tenant; all workers report that they are ready.
   void begin_session(const std::string& tenant, int64_t pid) {
     pool_.assign(new_client(tenant, pid));
     all_say_ready();
@@ -56,7 +56,7 @@ class FakePool {
     ready_ = workers_.count();
     loop_.settle();
   }
-  // All workers end, and with them all that they and their clients had.
+  // Ends all workers and with them their sessions and clients.
   void stop() {
     bool stopped = false;
     pool_.stop([&stopped] { stopped = true; });
@@ -96,7 +96,7 @@ class FakePool {
   server::Tenants tenants_{two_tenants()};
   server::WorkerPool pool_;
   std::vector<int> clients_;
-  size_t ready_ = 0;  // workers that have said so
+  size_t ready_ = 0;  // number of workers that have reported ready
   uint64_t refused_ = 0;
 };
 

@@ -21,13 +21,13 @@ using server::ControlHeader;
 using server::ControlKind;
 using server::ControlMessage;
 
-constexpr pid_t kFirstPid = 2'000'000'000;  // beyond those of Linux
+constexpr pid_t kFirstPid = 2'000'000'000;  // above Linux's largest process id
 
 void close_if_open(int& descriptor) {
   if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
 }
 
-// Pages are used again: a memory file takes longer than most inputs.
+// Session pages are reused: creating a memory file takes longer than most inputs.
 std::vector<std::shared_ptr<quota::SharedPage<quota::SessionPage>>>& idle_pages() {
   static auto* const pages = new std::vector<std::shared_ptr<quota::SharedPage<quota::SessionPage>>>;
   return *pages;
@@ -55,7 +55,7 @@ bool has_descriptor(const ControlHeader& header) {
 FakeWorkers::~FakeWorkers() {
   for (const auto& worker : workers_) {
     if (!worker->ended()) end(*worker, SIGKILL);
-    // Whoever still has the page has it no longer than the pool.
+    // Other holders of the page keep it no longer than the pool.
     std::memset(static_cast<void*>(&**worker->page), 0, sizeof(quota::SessionPage));
     idle_pages().push_back(std::move(worker->page));
   }
@@ -178,7 +178,7 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
       return;
     case ControlKind::share_found:
     case ControlKind::share_missing: {
-      // Only who has asked gets an answer, and one.
+      // Only a worker with an open request gets an answer, and only one.
       const auto asked = worker.share_requests.find(header.share_request);
       require(asked != worker.share_requests.end());
       worker.share_requests.erase(asked);

@@ -1,8 +1,8 @@
-// Workers of a WorkerPool that are no processes: their ends of the control socket, the log and the session
-// page, for a fuzzer to play with.
+// Simulated workers of a WorkerPool without processes: a fuzzer controls their ends of the control socket,
+// the log and the session page. Single-threaded.
 //
-// take() checks what poold sends: messages that a worker knows, with descriptors where they belong and
-// nowhere else.
+// take() checks what poold sends and aborts on messages that no worker knows and on missing or unexpected
+// descriptors.
 #pragma once
 #include <memory>
 #include <set>
@@ -16,42 +16,44 @@ namespace gpupool::fuzz {
 
 struct FakeWorker {
   pid_t pid = -1;
-  int control = -1, output = -1;  // -1: it has ended
+  int control = -1, output = -1;  // -1: has ended
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
-  int wait_status = 0;  // this and the next: once it has ended
+  int wait_status = 0;  // wait_status and waited_for: set once it has ended
   bool waited_for = false;
-  // As it has heard:
+  // Received from poold:
   uint64_t session = 0;
   std::string session_id, bulk_token;
-  uint64_t dump_question = 0, state_question = 0;  // that are not answered
-  int image_space = -1;                            // a file to fill
-  wire::ImageDigest image_name{};                  // this and the next: of that file
+  uint64_t dump_question = 0, state_question = 0;  // ids of unanswered requests
+  int image_space = -1;                            // file to be filled with an image
+  wire::ImageDigest image_name{};                  // name and size of that image
   uint64_t image_bytes = 0;
-  server::ControlHeader share_wanted{};    // the last that came from another one
-  std::multiset<uint64_t> share_requests;  // its own questions that are not answered
+  server::ControlHeader share_wanted{};    // last request from another worker
+  std::multiset<uint64_t> share_requests;  // its own unanswered requests
   bool ended() const { return control < 0; }
 };
 
 class FakeWorkers {
  public:
   ~FakeWorkers();
-  // Good as long as this is.
+  // Valid as long as this object.
   server::WorkerProcesses processes();
-  // In the order in which they were started.
+  // Returns the worker in order of starting; null if there is none.
   FakeWorker* at(size_t index) { return index < workers_.size() ? workers_[index].get() : nullptr; }
   size_t count() const { return workers_.size(); }
-  bool starts = true;  // else a start fails
+  bool starts = true;  // false: starts fail
 
-  // As if the process had ended: `status` is waitpid()'s. The pool hears of it in the next turn of its loop.
+  // Ends the worker as if its process had exited; `status` is waitpid()'s. The pool learns of it in the next
+  // run of its loop.
   void end(FakeWorker& worker, int status);
-  // Nothing happens where it has ended, or poold does not read. `descriptor` -1: none.
+  // Sends a control message; does nothing if the worker has ended or poold does not read. `descriptor` -1:
+  // none.
   void send(FakeWorker& worker, const server::ControlHeader& header, const std::string& payload,
             int descriptor = -1);
   void send_raw(FakeWorker& worker, const std::string& bytes);
   void say_ready(FakeWorker& worker);
-  // Receives all that poold has sent it.
+  // Receives and checks all messages that poold has sent to the worker.
   void take(FakeWorker& worker);
-  // Fills and seals the file that it was given for an image; with `sealed` false it stays writable.
+  // Fills the file that the worker was given for an image and, if `sealed`, seals it.
   void fill_image(FakeWorker& worker, bool sealed);
 
  private:
@@ -61,7 +63,7 @@ class FakeWorkers {
   std::vector<std::unique_ptr<FakeWorker>> workers_;
 };
 
-// The lowest free descriptor: the same before and after what leaks none.
+// The lowest free descriptor; unchanged by code that leaks none.
 int next_descriptor();
 
 }  // namespace gpupool::fuzz

@@ -1,5 +1,5 @@
-// The client's device addresses in a range that a hostile server gives, with any calls in any order: no two
-// allocations overlap, and all lie in the range.
+// Fuzzes the client's device addresses: any calls in any order, in a range from a hostile server. Allocations
+// must not overlap and must be in the range.
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class Game {
  public:
   explicit Game(fuzz::Input input) : input_(input) {}
 
-  // The next input finds the addresses free.
+  // Unmaps the addresses for the next input.
   ~Game() {
     if (space_.size() != 0)
       ::munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(space_.base())), space_.size());
@@ -67,7 +67,7 @@ class Game {
     const auto place = space_.allocate(wanted, uint64_t{1} << input_.below(22), about);
     if (!place) return;
     if (place->map_size != 0 && input_.below(8) == 0)
-      return space_.abandon(place->address);  // the mapping failed
+      return space_.abandon(place->address);  // as if the mapping had failed
     if (place->map_size != 0) space_.mapped(*place);
     if (place->address < space_.base() || wanted > space_.size() ||
         place->address - space_.base() > space_.size() - wanted)
@@ -90,7 +90,7 @@ class Game {
 
   fuzz::Input input_;
   AddressSpace space_;
-  std::map<uint64_t, uint64_t> live_;  // address, bytes
+  std::map<uint64_t, uint64_t> live_;  // size in bytes by address
   uint64_t sequence_ = 0;
 };
 

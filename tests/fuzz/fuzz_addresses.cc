@@ -1,5 +1,5 @@
-// Addresses as users and servers write them: of servers, lists of them, pools, etcd clusters, and networks.
-// What is accepted is written and read again as the same.
+// Fuzzes addresses from users and servers: of servers, lists of servers, pools, etcd clusters, and networks.
+// An accepted address must be equal after it is formatted and parsed again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,5 @@
-// What a server answers a program that asks about a process's sessions: signs of life, answers that are cut
-// off, too long, or tell of more than there can be. The input is what the server sends, for one question
-// after the other.
+// Fuzzes a server's answers to a program that asks about a process's sessions: keep-alives, and truncated,
+// oversized or impossible answers. The input is the bytes that the server sends, for several questions.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

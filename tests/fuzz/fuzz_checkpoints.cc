@@ -1,8 +1,9 @@
-// Clients that lock and checkpoint processes of their tenant, and the workers that answer: any bytes at any
-// time, in the middle of a question, after the worker or the client has gone. The input is a row of calls.
+// Fuzzes poold with clients that lock and checkpoint processes of their tenant, and with the workers that
+// answer: any bytes at any time, including in the middle of a question and after the worker or the client has
+// exited. The input is a sequence of calls.
 //
-// Each question gets one answer that a client can read, what is no question ends the connection, and no
-// descriptor is lost.
+// Each question must get one valid answer, an invalid question must end the connection, and no descriptor may
+// leak.
 #include <signal.h>
 
 #include <cstddef>
@@ -25,10 +26,10 @@ namespace {
 constexpr int kTimes[] = {0, 1, 2, 5, 500, 5'001, 60'001};  // milliseconds
 
 struct Asker {
-  int end = -1;       // -1: it has left
-  std::string heard;  // that is no whole message yet
+  int end = -1;       // -1: closed by the client
+  std::string heard;  // the incomplete last message
   uint64_t asked = 0, answered = 0;
-  bool greeted = false, lost = false, honest = true;  // honest: it has sent nothing but questions
+  bool greeted = false, lost = false, honest = true;  // honest: has sent only valid questions
 };
 
 class Attack {
@@ -131,7 +132,7 @@ class Attack {
                          "");
   }
 
-  // Reads what has come; aborts at what a client could not read.
+  // Reads the answers so far; aborts if one is invalid.
   void hear(Asker& its) {
     while (!its.lost) {
       char bytes[4096];
@@ -153,7 +154,7 @@ class Attack {
   }
 
   static void take_answer(Asker& its, std::string_view body) {
-    if (body.empty()) {  // a sign of life
+    if (body.empty()) {  // a keep-alive
       if (its.honest && its.answered >= its.asked) std::abort();
       return;
     }

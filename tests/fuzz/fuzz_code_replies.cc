@@ -1,5 +1,5 @@
-// A server's replies about kernels, variables and shared memory (client/replies.h). The first byte picks the
-// kind, the rest is the reply; of kernels' names it is a row of replies, each with its length.
+// Fuzzes a server's replies about kernels, variables and shared memory (client/replies.h). The first byte
+// selects the kind; the rest is the reply, or for kernel names a sequence of replies with their lengths.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -34,7 +34,7 @@ void name_kernels(fuzz::Input input) {
     const size_t before = names.size();
     const std::string reply = input.long_text();
     if (!client::read_kernel_names(bytes_of(reply), &names, &complete)) return;
-    require(complete || names.size() > before);  // the next reply is asked for: there is an end
+    require(complete || names.size() > before);  // each further reply must make progress
     for (size_t i = before; i < names.size(); ++i) require(names[i].find('\0') == std::string::npos);
   }
 }

@@ -1,7 +1,6 @@
-// Everything that a client may send after the hello, into a whole session over the fake driver. The input is
-// a row of commands: {u16 id, u8 flags, u16 length, body}, to which this adds what any mutation would get
-// wrong at once (the sequence number, the header's layout), so that the fuzzer spends its time in the
-// handlers.
+// Fuzzes a session over the fake driver with everything that a client may send after the hello. The input is
+// a sequence of commands {u16 id, u8 flags, u16 length, body}. The fuzzer adds the sequence number and the
+// header's layout, which almost any mutation would break, so that inputs reach the handlers.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -29,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size -= 5;
     const size_t body = length < size ? length : size;
     const auto* const first = reinterpret_cast<const std::byte*>(data);
-    if (cut) {  // the header promises more than comes
+    if (cut) {  // the header announces more than follows
       wire::CommandHeader header;
       header.length = length;
       header.id = id;
@@ -44,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size -= body;
   }
   client.finish();
-  // Whatever came, nothing of it is left.
+  // The session must have freed everything, whatever it received.
   if (direct.regions() != 0 || direct.misused()) std::abort();
   if (!client.fake.contexts.empty() || !client.fake.events.empty() || !client.fake.pinned.empty() ||
       !client.fake.physical.empty() || !client.fake.graphs.empty() || !client.fake.executables.empty() ||

@@ -1,5 +1,5 @@
-// How much device memory an image takes, as its own bytes say: any bytes give an answer, in time that is in
-// proportion to them.
+// Fuzzes the estimate of an image's device memory: any bytes must give a result, in time proportional to
+// their number.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

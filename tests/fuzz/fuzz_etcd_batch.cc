@@ -1,5 +1,5 @@
-// Records of writes that are larger than etcd takes at once, as whoever can write to etcd leaves them; and
-// records of this store's own, which are read as what they were made of.
+// Fuzzes records of writes that exceed etcd's transaction limit: records as any writer of etcd may leave
+// them, and records of this store, which must decode to the original.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

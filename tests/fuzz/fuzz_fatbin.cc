@@ -1,5 +1,5 @@
-// Fat binaries, cubins, PTX and bundles from hostile clients: nothing but the input may be read, and the work
-// stays in proportion to it.
+// Fuzzes the parsers of fat binaries, cubins, PTX and bundles from hostile clients: they must read only the
+// input, with work proportional to its size.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -23,7 +23,7 @@ void read_entries(const std::vector<cuda::ImageEntry>& entries) {
   }
 }
 
-// What was read once must be readable without the entries that a device cannot run.
+// An accepted image must also be valid without the entries that a device cannot run.
 void keep_some(cuda::ByteSpan bytes, const std::vector<cuda::ImageEntry>& entries) {
   if (entries.empty() || entries.back().arch >= 10'000) return;
   const auto arch = static_cast<int>(entries.back().arch);
@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   cuda::Bundle bundle;
   if (bundle.parse(bytes) == CUDA_SUCCESS) {
-    // A local driver would follow the headers: they must stay inside.
+    // A local driver would follow the headers, so they must not point outside.
     cuda::ImageSpans spans;
     if (cuda::locate_image(bundle.loadable(), spans) != CUDA_SUCCESS) __builtin_trap();
     if (spans.image.data() + spans.image.size() > bytes.data() + bytes.size()) __builtin_trap();

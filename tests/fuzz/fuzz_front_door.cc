@@ -1,9 +1,9 @@
-// Connections that have not introduced themselves, at poold's Acceptor over Unix sockets: clients' hellos and
-// other servers' in any pieces, with bytes behind them, with descriptors beside them, ended anywhere. The
-// input is a row of calls.
+// Fuzzes unauthenticated connections at poold's Acceptor over Unix sockets: hellos of clients and other
+// servers in arbitrary pieces, with bytes behind them, with descriptors, closed at any point. The input is a
+// sequence of calls.
 //
-// Who is let in has said a whole hello, or proved the copy's key, and is passed on with every byte that came
-// behind it; no descriptor is lost.
+// An admitted connection must have sent a whole hello, or proved the copy's key, and is passed on with every
+// byte behind it; no descriptor may leak.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ fuzz::FakeDoor& door_of(uint32_t scheme) {
 
 struct Caller {
   int end = -1;      // -1: closed
-  std::string sent;  // all of it, as far as no descriptor came with it
+  std::string sent;  // all bytes sent before any descriptor
   bool with_descriptor = false;
   wire::PeerHello hello{};
   uint64_t copy = 0;
@@ -97,7 +97,7 @@ class Attack {
         caller.end < 0 ? -1 : ::send(caller.end, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) caller.sent.append(bytes, 0, static_cast<size_t>(sent));
   }
-  // In one or two pieces.
+  // Sends the bytes in one or two pieces.
   void send_in_pieces(Caller& caller, const std::string& bytes) {
     const size_t cut = std::min<size_t>(input_.get<uint8_t>(), bytes.size());
     send(caller, bytes.substr(0, cut));
@@ -133,7 +133,7 @@ class Attack {
     const uint64_t copy = input_.below(3);
     wire::PeerHello hello = peers::make_hello(nonce, session, copy);
     hello.rdma = input_.below(2);
-    if (caller.sent.empty() && !caller.with_descriptor) {  // else the door reads something else
+    if (caller.sent.empty() && !caller.with_descriptor) {  // else the door reads other bytes as the hello
       caller.hello = hello;
       caller.copy = copy;
     }
@@ -144,7 +144,7 @@ class Attack {
                    framed(preamble, std::string(reinterpret_cast<const char*>(&hello), sizeof hello)));
   }
 
-  // Answers the nonce that has come, with the right key or another one.
+  // Answers the received nonce, with the right or a wrong key.
   void prove(Caller& caller) {
     struct {
       wire::Preamble preamble;
@@ -201,7 +201,7 @@ class Attack {
     ::close(client.descriptor);
   }
 
-  // What stands behind the hello is there for whoever gets the connection.
+  // The bytes behind the hello must be readable by the connection's next owner.
   static void check_rest(const Caller& caller, int descriptor, size_t taken) {
     if (caller.with_descriptor) return;
     std::string rest;

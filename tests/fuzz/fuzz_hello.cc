@@ -1,5 +1,5 @@
-// The first bytes that a stranger sends, in both codecs: the client's (protozero) and the server's
-// (libprotobuf). The first byte picks the message, the rest is the message.
+// Fuzzes the first bytes of a connection in both codecs: the client's (protozero) and the server's
+// (libprotobuf). The first byte selects the message; the rest is the message.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// What was decoded must survive its own encoding, and must mean the same to the other codec.
+// A decoded message must survive its own encoding and must mean the same to the other codec.
 template <class Proto, class Decode>
 void check(std::string_view bytes, Decode decode) {
   const auto decoded = decode(bytes);
@@ -25,7 +25,7 @@ void check(std::string_view bytes, Decode decode) {
   const std::string encoded = gpupool::hello::encode(*decoded);
   const auto again = decode(encoded);
   if (!again || gpupool::hello::encode(*again) != encoded) std::abort();
-  if (!proto_read) return;  // e.g. a string that is no UTF-8, which only libprotobuf minds
+  if (!proto_read) return;  // e.g. invalid UTF-8, which only libprotobuf rejects
   Proto from_ours;
   if (!from_ours.ParseFromString(encoded)) std::abort();
 }

@@ -1,4 +1,4 @@
-// What a stranger sends to the HTTP endpoint.
+// Fuzzes the parser of HTTP requests.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         gpupool::printable(request->path) != request->path)
       std::abort();
     (void)is_local_host(request->host);
-    // More bytes make no other request of it.
+    // Bytes behind a complete request must not change it.
     const auto longer = read_request(std::string(text) + "x");
     if (!longer || longer->path != request->path || longer->host != request->host) std::abort();
   }

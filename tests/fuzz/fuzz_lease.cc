@@ -1,5 +1,5 @@
-// Tokens of leases: what a client shows. Whatever is signed with the fuzzer's own key gets past the
-// signature, so that the lease itself is read as well.
+// Fuzzes lease tokens from clients. The input is also signed with the fuzzer's own key, so that the lease
+// behind a valid signature is parsed as well.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!again || again->lease() != parsed->lease() || again->signature() != parsed->signature())
       __builtin_trap();
   }
-  if (check_lease(text, keys, "gpu-1", kNow)) __builtin_trap();  // nobody has signed it
+  if (check_lease(text, keys, "gpu-1", kNow)) __builtin_trap();  // the input is not signed
 
   SignedLease made;
   made.set_lease(text);

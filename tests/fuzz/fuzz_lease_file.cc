@@ -1,5 +1,5 @@
-// The file by which a lease reaches programs, and what GPUPOOL may name instead. What was read is written and
-// read again as the same.
+// Fuzzes lease files, and addresses that GPUPOOL may name instead. A parsed file must be equal after it is
+// written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A cubin that a program says softgpu's linker made: the texts in it lie inside it, and what the linker makes
-// of them has them again.
+// Fuzzes cubins that claim to be the output of softgpu's linker: their texts must be inside the input, and
+// must be equal after the linker writes them again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

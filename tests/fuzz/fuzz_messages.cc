@@ -1,13 +1,12 @@
-// Everything that a server may send to the client library after the hello: the client's receiver over a
-// connection that plays the input. Whatever comes, waits end, and nothing is written outside the destination
-// of a copy.
+// Fuzzes the client's receiver with everything that a server may send after the hello, over a connection that
+// replays the input. All waits must end, and nothing may be written outside a copy's destination.
 #include <cstdlib>
 
 #include "client/receiver.h"
 #include "client/trace.h"
 #include "tests/fuzz/played_connection.h"
 
-// The receiver alone: nothing is traced.
+// Replaces client/trace.cc: traces nothing.
 namespace gpupool::client::trace {
 std::atomic<bool> enabled{false};
 void count_received(uint16_t, size_t) {}
@@ -24,7 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                              .retired = [](uint64_t) {},
                              .failed = [&](const Error&) { failed = true; }});
   constexpr std::byte kGuard{0x5c};
-  std::vector<std::byte> memory(64 + 8 * 24 + 64, kGuard);  // 8 rows of 16 bytes, 24 apart, between guards
+  std::vector<std::byte> memory(64 + 8 * 24 + 64,
+                                kGuard);  // 8 rows of 16 bytes with a pitch of 24, between guards
   receiver.expect_transfer(2, {memory.data() + 64, 24, 16, 8, false});
   client::Waiter first, second;
   first.sequence = 1;

@@ -1,4 +1,5 @@
-// What a server tells NVML's library of its GPUs: a hostile one must not get more out of it than an error.
+// Fuzzes the description of GPUs that a server sends to the NVML library: a hostile server must cause no more
+// than an error.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (state.error().message.empty()) std::abort();
     return 0;
   }
-  if (!read) return 0;  // libprotobuf minds a little more
+  if (!read) return 0;  // libprotobuf is slightly stricter
   if (state->gpus.size() != static_cast<size_t>(proto.gpus_size()) ||
       state->sessions.size() != static_cast<size_t>(proto.sessions_size()))
     std::abort();

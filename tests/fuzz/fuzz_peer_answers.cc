@@ -1,8 +1,8 @@
-// Whoever listens where a worker wants to copy to: answers, proofs, refusals and anything else, in pieces,
-// late, to poold's PeerConnections over real TCP on loopback. The input is a row of calls.
+// Fuzzes the other server of a copy between servers: answers, proofs, refusals and other bytes, in pieces and
+// late, to poold's PeerConnections over TCP on loopback. The input is a sequence of calls.
 //
-// A connection comes out only where the other side has proved the copy's key; every failure is answered at
-// the same time, whatever the reason; and no descriptor is lost.
+// A connection is returned only if the other side has proved the copy's key. All failures are reported after
+// the same time, whatever the reason. No descriptor may leak.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -62,19 +62,19 @@ Listening& listening() {
 
 struct Attempt {
   std::chrono::steady_clock::time_point since;
-  bool allowed = true;  // an address that poold asks at all
+  bool allowed = true;  // poold may connect to this address
   bool answered = false, dropped = false, proved = false;
-  int writes = 0;  // of the other side
+  int writes = 0;  // number of writes by the other side
   uint64_t session = 0;
-  int descriptor = -1;  // that came out
-  std::string behind;   // what the other side has sent behind its proof
+  int descriptor = -1;  // returned by poold
+  std::string behind;   // sent by the other side behind its proof
 };
 
 struct Other {
   int end = -1;  // -1: closed
   wire::PeerHello hello{};
-  std::vector<wire::PeerNonce> nonces;  // of the answers that it has sent; poold may have read any of them
-  size_t attempt = SIZE_MAX;            // whose hello has come
+  std::vector<wire::PeerNonce> nonces;  // nonces of the answers sent; poold may have read any of them
+  size_t attempt = SIZE_MAX;            // index of the attempt whose hello has been received
 };
 
 class Attack {
@@ -101,11 +101,11 @@ class Attack {
  private:
   static constexpr size_t kMost = 80;
 
-  // A new connection is seen by the other side at once: both are this host's.
+  // The other side sees a new connection at once, because both are on this host.
   void settle() {
     loop_.settle();
     for (int end; (end = listening().accept()) >= 0;) {
-      const linger at_once{1, 0};  // no address stays in use
+      const linger at_once{1, 0};  // leaves no address in TIME_WAIT
       ::setsockopt(end, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       others_.push_back({.end = end});
       loop_.settle();
@@ -153,7 +153,7 @@ class Attack {
     target.address[10] = target.address[11] = 0xff;
     target.address[12] = where == 6 ? 10 : 127;
     target.address[15] = 1;
-    target.port = where == 7 ? 0 : where == 5 ? 1 : listening().port();  // nobody listens at 1
+    target.port = where == 7 ? 0 : where == 5 ? 1 : listening().port();  // no listener on port 1
     target.session_id = kSession;
     target.copy = number;
     target.key = key(number);
@@ -173,7 +173,7 @@ class Attack {
     }
     require(attempt.proved);
     attempt.descriptor = descriptor;
-    if (attempt.writes != 1) return;  // else it is not known what stands behind the proof
+    if (attempt.writes != 1) return;  // else the bytes behind the proof are unknown
     std::string rest;
     char bytes[512];
     for (ssize_t got; (got = ::recv(descriptor, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
@@ -181,7 +181,7 @@ class Attack {
     require(attempt.behind.starts_with(rest));
   }
 
-  // Reads the hello, once it is there.
+  // Reads the hello if it has arrived.
   bool knows_hello(Other& its) {
     if (its.end < 0) return false;
     if (its.attempt != SIZE_MAX) return true;
@@ -254,7 +254,7 @@ class Attack {
     if (knows_hello(its)) ++attempts_[its.attempt].writes;
   }
 
-  // What poold has sent last, if it believes the other side.
+  // Checks the last message of poold, a proof, if poold accepted the other side.
   void check_proof(Other& its) {
     if (!knows_hello(its)) return;
     wire::PeerProof proof;

@@ -1,5 +1,5 @@
-// A compressed piece of a copy, as a stranger sends it: whatever it holds, it fills the piece or is refused,
-// and nothing is written beside it. The first two bytes are the piece's size.
+// Fuzzes compressed pieces of a copy from an untrusted sender: a piece must be filled completely or rejected,
+// and nothing may be written outside it. The first two bytes are the piece's size.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < kBeside; ++i) {
     if (memory[i] != std::byte{0x5a} || memory[memory.size() - 1 - i] != std::byte{0x5a}) std::abort();
   }
-  // What was unpacked can be packed and unpacked again.
+  // Unpacked data must be equal after packing and unpacking again.
   if (good && wanted > 1) {
     std::vector<std::byte> again(wanted), back(wanted);
     const size_t bytes = gpupool::compression::pack(piece, again);

@@ -1,4 +1,4 @@
-// printf of a kernel: a format and arguments of the kernel's choice. The text stays in its buffer.
+// Fuzzes a kernel's printf with arbitrary formats and arguments: the text must stay in its buffer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// Memory that a kernel can read.
+// Returns memory that kernels can read.
 uint64_t device_memory() {
   if (!reserve_range() || !install_fault_handlers()) std::abort();
   const auto address = allocate_addresses(kGranule, kGranule, 0);

@@ -1,5 +1,5 @@
-// libFuzzer entry: any bytes as PTX. compile() must end with a program or an error, in bounded time and
-// memory.
+// Fuzzes the PTX compiler with arbitrary bytes: compile() must return a program or an error, in bounded time
+// and memory.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto result = compile({&text, 1}, CompileOptions{});
   auto* error = std::get_if<CompileError>(&result);
   if (!error) return 0;
-  // An internal error means that the generator made IR that LLVM refuses; a message is one line.
+  // An internal error means that LLVM rejected the generated IR. A message must be one line.
   if (error->code == CompileErrorCode::internal || error->message.find('\n') != std::string::npos) abort();
   return 0;
 }

@@ -15,7 +15,7 @@ using namespace gpupool::transport::rdma;
 
 namespace {
 
-// Goes into log lines.
+// The text must be fit for log lines.
 void check_words(const std::string& text) {
   require(text.size() < 256);
   for (const unsigned char c : text) require(c >= ' ' && c != 0x7f);
@@ -25,8 +25,8 @@ void check_address(const Address& address) {
   if (is_possible(address)) require(address.queue_pair != 0 && address.mtu >= 1 && address.mtu <= 5);
 }
 
-// A peer that says it has had more than was sent is not believed, and never more is on its way than it has
-// room for.
+// A peer that returns more credits than were used is rejected, and the number of messages in flight never
+// exceeds the peer's buffers.
 void count_messages(fuzz::Input& input) {
   const uint32_t room = 1 + input.below(8);
   Credits credits(1 + input.below(8), room);
@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto result = input.get<StepResult>();
   check_words(refusal_reason(result));
   require(refusal_reason(result).empty() == (result.good != 0));
-  // A reason of this side's fits whatever its length.
+  // A reason of this side fits whatever its length.
   StepResult my_result;
   UpgradeOffer my_offer;
   const std::string reason = input.text();

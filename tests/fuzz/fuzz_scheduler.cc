@@ -1,5 +1,5 @@
-// The scheduler's core while holders and nodes say anything in any order, with crashes: no GPU is given away
-// twice, and what is stored can be restored.
+// Fuzzes the scheduler's core with messages of lease clients and nodes in any order, and with crashes: no GPU
+// may be granted twice, and the stored state must be restorable.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@ class Game {
       check();
     }
     pool_.pass(10'000);
-    pool_.start();  // throws where the store cannot be restored
+    pool_.start();  // throws if the store cannot be restored
   }
 
  private:
@@ -42,7 +42,7 @@ class Game {
   Message parsed() {
     Message message;
     return message.ParseFromString(input_.long_text()) ? message
-                                                       : Message();  // as gRPC, which hands in no broken ones
+                                                       : Message();  // gRPC passes on valid messages only
   }
 
   void step() {
@@ -99,7 +99,7 @@ class Game {
     }
   }
 
-  // Leases together never hold more of a GPU than it has.
+  // The leases of a GPU together must not exceed it.
   void check() const {
     google::protobuf::RepeatedPtrField<pool::NodeState> nodes;
     pool_.core->view_nodes(nodes);

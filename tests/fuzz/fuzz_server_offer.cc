@@ -1,5 +1,5 @@
-// From a server's HelloReply to a session's devices and its range of addresses: the reply's bytes,
-// CUDA_VISIBLE_DEVICES, and what the server answers when its range is not free here. The input: the program's
+// Fuzzes the path from a server's HelloReply to a session's devices and address range: the reply,
+// CUDA_VISIBLE_DEVICES, and the server's answers if its range is not free here. The input has the program's
 // list, the answers, and the reply.
 #include <sys/mman.h>
 
@@ -18,7 +18,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/require.h"
 
-// Bad entries of the list are expected.
+// Silences the log: invalid entries of the list are expected.
 namespace gpupool::client {
 void log_error(const char*, ...) {}
 void log_debug(const char*, ...) {}
@@ -29,7 +29,7 @@ using fuzz::require;
 
 namespace {
 
-// Zeroes: nothing is called on it but server_id(), which is constant.
+// All zero: only server_id(), which is constant, is called on it.
 client::Session& no_session() {
   alignas(client::Session) static std::byte storage[sizeof(client::Session)];
   return *reinterpret_cast<client::Session*>(storage);
@@ -48,7 +48,7 @@ void check_devices(const hello::HelloReply& reply, const std::string* visible) {
   }
 }
 
-// Some allocations: all lie in the range, and none overlap.
+// Allocates several times: all allocations must be in the range and must not overlap.
 void use(client::AddressSpace& space, fuzz::Input& input) {
   std::map<uint64_t, uint64_t> taken;
   for (int i = 0; i < 8; ++i) {
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string encoded = input.rest();
   const auto reply = hello::decode_hello_reply(encoded);
   if (!reply) return 0;
-  // As the C library has it: the list ends at the first NUL.
+  // As a C string, the list ends at the first NUL.
   check_devices(*reply, has_list ? &list : nullptr);
   if (reply->devices.empty()) return 0;
   client::AddressSpace space;
@@ -94,7 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   require(space.base() != 0 && space.size() != 0 && space.base() + space.size() > space.base());
   use(space, answers);
-  // The next input finds the addresses free.
+  // Unmaps the addresses for the next input.
   munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(space.base())), space.size());
   return 0;
 }

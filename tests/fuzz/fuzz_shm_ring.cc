@@ -1,5 +1,5 @@
-// A ring in memory that a hostile process writes as well: indices that are nonsense end the stream, and
-// nothing is read or written outside the ring and the caller's buffers.
+// Fuzzes a ring in memory that a hostile process writes: invalid indices must end the stream, and nothing may
+// be read or written outside the ring and the caller's buffers.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr size_t kCapacity = 256;
   gpupool::fuzz::Input input(data, size);
   RingControl control{};
-  std::vector<std::byte> memory(kCapacity);  // the sanitizer sees an access beside it
+  std::vector<std::byte> memory(kCapacity);  // sanitizers detect accesses outside it
   RingWriter writer(control, memory.data(), kCapacity);
   RingReader reader(control, memory.data(), kCapacity);
   uint64_t written = 0, read = 0;

@@ -1,5 +1,5 @@
-// Starts a scheduler with arbitrary entries in its store. It refuses entries that make no sense, with an
-// error, and does not crash.
+// Fuzzes the start of a scheduler with arbitrary entries in its store: it must reject invalid entries with an
+// error and not crash.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

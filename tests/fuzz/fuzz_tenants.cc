@@ -1,5 +1,5 @@
-// Sizes, rates and the tenants of a configuration file: an operator's text is not hostile, but it may be
-// anything.
+// Fuzzes the parsers of sizes, rates and tenants of a configuration file, which an operator writes: trusted,
+// but possibly malformed.
 #include <cstddef>
 #include <cstdint>
 #include <string>

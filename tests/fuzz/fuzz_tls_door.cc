@@ -1,9 +1,9 @@
-// Connections to a tls port of poold's Acceptor: real handshakes, hellos in any records, with bytes behind
-// them in the same record and the next, bytes that are no TLS before, within and after it, ends at any time.
-// The input is a row of calls.
+// Fuzzes connections to a TLS port of poold's Acceptor: real handshakes, hellos split into arbitrary records,
+// with bytes behind them in the same or the next record, bytes that are not TLS before, within and after the
+// handshake, closed at any time. The input is a sequence of calls.
 //
-// Only a hello that ends its record is let in: what stands behind it would be lost with the connection's
-// first half. The handshakes' steps run on this thread, in place of server/tls_handshake_queue.cc.
+// A hello is admitted only if it ends its record, because the bytes behind it would be lost when the
+// connection is handed over. Handshake steps run on this thread, in place of server/tls_handshake_queue.cc.
 #include <algorithm>
 #include <asio/post.hpp>
 #include <cstddef>
@@ -82,10 +82,10 @@ World& world() {
 
 struct Caller {
   int end = -1;                    // -1: closed
-  std::unique_ptr<Stream> stream;  // null: it speaks no TLS
-  std::string sent;                // in records, as long as nothing went beside them
+  std::unique_ptr<Stream> stream;  // null: does not use TLS
+  std::string sent;                // bytes sent in records, before any raw bytes
   std::vector<size_t> record_ends;
-  bool raw = false;  // something went beside them
+  bool raw = false;  // has sent bytes outside TLS
 };
 
 class Attack {
@@ -147,7 +147,7 @@ class Attack {
     caller.stream.reset();
     if (caller.end >= 0) ::close(std::exchange(caller.end, -1));
   }
-  // The whole handshake, which is refused where something else has been said before.
+  // Runs the whole handshake, which fails if other bytes were sent before.
   bool open(Caller& caller) {
     for (int step = 0; caller.stream && !caller.stream->is_open() && step < 8; ++step) {
       if (!caller.stream->open()) return false;
@@ -191,7 +191,7 @@ class Attack {
     if (std::count(caller.record_ends.begin(), caller.record_ends.end(), sizeof preamble + preamble.length) ==
         0)
       std::abort();
-    // Both sides have the secret by which the worker goes on.
+    // Both sides must have the secret with which the worker continues.
     const auto ours = client.tls->secret();
     if (!ours || (caller.stream && *caller.stream->secret() != *ours)) std::abort();
     client.tls->end();

@@ -1,5 +1,5 @@
-// Authenticates clients with arbitrary credentials against tenants that have tokens, certificates and users,
-// and parses the token hashes of a configuration.
+// Fuzzes authentication with arbitrary credentials against tenants that have tokens, certificates and users,
+// and the parser of token hashes in a configuration.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ const Tenants* tenants() {
       "[[tenant]]\nname = \"b\"\ncertificates = [\"host.example\"]\n[[tenant]]\nname = \"c\"\nusers = [7]\n";
   auto read = read_tenants(toml::parse(text));
   if (!read) std::abort();
-  return new Tenants(std::move(*read));  // as long as the program
+  return new Tenants(std::move(*read));  // never freed
 }
 
 }  // namespace

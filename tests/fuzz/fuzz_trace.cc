@@ -1,4 +1,4 @@
-// pool-sim's CSV files: an operator's text is not hostile, but it may be anything.
+// Fuzzes the parser of pool-sim's CSV files, which an operator writes: trusted, but possibly malformed.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,9 +1,9 @@
-// Workers that have been taken over, and whoever starts and ends sessions, at a WorkerPool: any message on
-// the control socket, with odd descriptors or cut off, what is written into session pages and logs, ends at
-// any time. The input is a row of calls.
+// Fuzzes a WorkerPool with compromised workers and with clients that start and end sessions: any message on
+// the control socket, truncated or with unexpected descriptors, arbitrary contents of session pages and logs,
+// exits at any time. The input is a sequence of calls.
 //
-// poold must answer only who has asked (fake_workers.cc), end who breaks the protocol, and lose no
-// descriptor.
+// poold must answer only workers with an open request (fake_workers.cc), must end workers that violate the
+// protocol, and must not leak descriptors.
 #include <signal.h>
 
 #include <cstddef>
@@ -26,7 +26,7 @@ constexpr ControlKind kKinds[] = {
     ControlKind::image_offered, ControlKind::ready,         ControlKind::failed};
 constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
 constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};           // milliseconds
-constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // as of waitpid()
+constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // statuses of waitpid()
 const char* const kTenants[] = {"a", "b", "nobody"};
 
 class Attack {
@@ -45,7 +45,7 @@ class Attack {
     for (size_t i = 0; i < pool_.workers().count(); ++i) pool_.workers().take(*pool_.workers().at(i));
     check_books();
     pool_.stop();
-    if (dumps_ != 0 || (open_ != 0 && !gave_up_)) std::abort();  // questions that were never answered
+    if (dumps_ != 0 || (open_ != 0 && !gave_up_)) std::abort();  // unanswered requests
   }
 
  private:
@@ -102,7 +102,7 @@ class Attack {
     if (its) pool_.workers().send_raw(*its, bytes);
   }
 
-  // As an honest worker would, to come further.
+  // Answers as an honest worker does, to get further.
   void answer(fuzz::FakeWorker& its) {
     fuzz::FakeWorkers& all = pool_.workers();
     all.take(its);
@@ -180,7 +180,7 @@ class Attack {
       case 2: return pool_.pool().end_sessions(tenant(), "ended");
       default: {
         wire::PeerHello hello = input_.get<wire::PeerHello>();
-        if (pool_.pool().find_peer_copy(hello)) std::abort();  // nobody guesses a session's id
+        if (pool_.pool().find_peer_copy(hello)) std::abort();  // a session's id cannot be guessed
         return;
       }
     }
@@ -195,7 +195,7 @@ class Attack {
     if (its && how == 2) client.peer = PeerCopy{its->session, input_.get<uint8_t>(), {}};
     const uint64_t refused = pool_.refused();
     pool_.pool().attach(std::move(client));
-    // Without the session's secret nobody joins it.
+    // Joining a session requires its secret.
     if (its && its->session != 0 && how < 2 && pool_.refused() == refused) std::abort();
   }
 
@@ -226,7 +226,7 @@ class Attack {
       static_cast<void>(::send(its->output, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
-  // As the pages that administer poold see it.
+  // Checks poold's state as the admin service reports it.
   void check_books() {
     unsigned serving = 0;
     pool_.pool().for_each_session([&](const SessionView& view) {
@@ -242,7 +242,7 @@ class Attack {
   const int file_;
   fuzz::FakePool pool_;
   uint64_t question_ = 0;
-  int open_ = 0, dumps_ = 0;  // questions without an answer
+  int open_ = 0, dumps_ = 0;  // unanswered requests
   bool gave_up_ = false;
 };
 

@@ -1,5 +1,4 @@
-// The part of a session's dump that its worker sends: what comes out is bounded and printable, whatever goes
-// in.
+// Fuzzes the part of a session's dump that comes from its worker: the result must be bounded and printable.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (dump.error().message.empty()) std::abort();
     return 0;
   }
-  constexpr size_t kMostBytes = 4 << 20;  // gRPC's limit for the answer that carries it
+  constexpr size_t kMostBytes = 4 << 20;  // gRPC's limit for the response that carries the dump
   const std::string bytes = dump->SerializeAsString();
   if (bytes.size() > kMostBytes) std::abort();
   const auto again = read_worker_dump(bytes);

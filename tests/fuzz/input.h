@@ -1,5 +1,5 @@
-// Reads numbers and texts from a fuzzer's input, for targets whose input is a row of calls. At its end
-// everything is 0.
+// Reads numbers and texts from a fuzzer's input, for targets whose input is a sequence of calls. Returns
+// zeros and empty texts at the end of the input.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -25,11 +25,11 @@ class Input {
     skip(bytes);
     return value;
   }
-  // Small numbers take one byte, so that mutations find them.
+  // Limits up to 256 use one byte, so that mutations find all values.
   uint32_t below(uint32_t limit) { return limit <= 256 ? get<uint8_t>() % limit : get<uint32_t>() % limit; }
-  // A byte with its length, then so many bytes.
+  // Reads a length of one byte and then that many bytes.
   std::string text() { return bytes(get<uint8_t>()); }
-  // Two bytes with the length.
+  // Reads a length of two bytes and then that many bytes.
   std::string long_text() { return bytes(get<uint16_t>()); }
   std::string rest() { return bytes(left_); }
 

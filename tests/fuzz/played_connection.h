@@ -1,5 +1,5 @@
-// A connection whose other side has sent an input, and hears nothing: for clients' readers of what a server
-// says.
+// A connection that delivers an input and discards what is sent: for fuzzing a client's decoders of a
+// server's messages.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace gpupool::fuzz {
 
 class PlayedConnection final : public transport::Connection {
  public:
-  // `takes`: what is sent goes nowhere; else there is no room for it.
+  // `takes`: discards sent bytes; otherwise there is never room to send.
   PlayedConnection(std::span<const std::byte> input, bool takes) : rest_(input), takes_(takes) {}
   Result<size_t> send_some(std::span<const iovec> buffers) override {
     size_t count = 0;

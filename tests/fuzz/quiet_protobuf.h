@@ -1,4 +1,4 @@
-// Keeps libprotobuf from printing a line for each broken message, which is most of what a fuzzer makes.
+// Silences libprotobuf, which would print a line for each invalid message, that is, for most inputs.
 #pragma once
 #include <google/protobuf/stubs/logging.h>
 

@@ -1,4 +1,4 @@
-// What a target promises: an input that breaks it is a finding.
+// Checks a fuzz target's contract: aborts if it does not hold, so that the fuzzer reports the input.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

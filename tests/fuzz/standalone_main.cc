@@ -1,9 +1,10 @@
-// Runs a fuzz target (LLVMFuzzerTestOneInput) for a bounded time where libFuzzer is not there: mutates the
-// seeds of one folder at random, without looking at coverage. Each run has another random seed and prints it;
-// --seed repeats one. The input under test is kept in a file, so that a crash leaves it behind.
+// Runs a fuzz target (LLVMFuzzerTestOneInput) for a bounded time without libFuzzer: mutates the seeds of one
+// folder at random, without coverage. Each run uses and prints another random seed; --seed repeats a run. The
+// current input is kept in a file, so that a crash leaves it behind.
 //
-//   fuzz_x [--seconds N] [--seed N] SEED_FOLDER [INPUT...]     with INPUTs: runs just those, to repeat a
-//   crash
+//   fuzz_x [--seconds N] [--seed N] SEED_FOLDER [INPUT...]
+//
+// With INPUT files, runs only those, to reproduce a crash.
 #include <time.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ using Input = std::vector<uint8_t>;
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxInput = 16 * 1024;
-// Numbers at which decoders go wrong.
+// Boundary values of integers.
 constexpr uint64_t kInteresting[] = {0,
                                      1,
                                      2,
@@ -48,7 +49,7 @@ Input read(const fs::path& path) {
   return Input(std::istreambuf_iterator<char>(file), {});
 }
 
-// Not std::chrono's, which targets may replace (virtual_time.h).
+// Does not use std::chrono, which targets may replace (virtual_time.h).
 double seconds_now() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -76,24 +77,24 @@ class Mutator {
       case 0:  // flip a bit
         if (at < input.size()) input[at] ^= static_cast<uint8_t>(1u << below(8));
         return;
-      case 1:  // another byte
+      case 1:  // change a byte
         if (at < input.size()) input[at] = static_cast<uint8_t>(random_());
         return;
-      case 2:  // cut the end off
+      case 2:  // truncate
         input.resize(at);
         return;
-      case 3: {  // take a piece out
+      case 3: {  // remove a part
         const size_t length = std::min(below(64), input.size() - at);
         input.erase(place, place + static_cast<ptrdiff_t>(length));
         return;
       }
-      case 4: {  // an interesting number over what is there
+      case 4: {  // overwrite with an interesting number
         const uint64_t number = kInteresting[below(std::size(kInteresting))];
         const size_t width = size_t{1} << below(4);
         if (at + width <= input.size()) std::memcpy(input.data() + at, &number, width);
         return;
       }
-      case 5: {  // a piece of another seed
+      case 5: {  // copy a part of another seed
         const Input& other = seeds_[below(seeds_.size())];
         const size_t from = below(other.size() + 1);
         const size_t length = std::min(below(256), other.size() - from);
@@ -140,7 +141,7 @@ int main(int argc, char** argv) {
   if (words.size() > 1) return 0;
 
   std::printf("--seed %llu\n", static_cast<unsigned long long>(seed));
-  std::fflush(stdout);  // before a crash
+  std::fflush(stdout);  // must be visible before a crash
 
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(words[0])) {

@@ -5,11 +5,11 @@
 namespace {
 
 std::atomic<int64_t> g_nanoseconds{int64_t{1'000'000} *
-                                   1'000'000'000};  // threads beside the loop's may ask, too
+                                   1'000'000'000};  // atomic: other threads may read it, too
 
 }  // namespace
 
-// In place of libstdc++'s.
+// Replaces libstdc++'s function.
 std::chrono::steady_clock::time_point std::chrono::steady_clock::now() noexcept {
   return time_point(duration(g_nanoseconds.load()));
 }
@@ -18,8 +18,8 @@ namespace gpupool::fuzz {
 
 void Loop::pass(std::chrono::milliseconds time) {
   g_nanoseconds += std::chrono::nanoseconds(time).count();
-  // asio looks at its timers when the kernel's is due, which knows nothing of this clock: a timer that is due
-  // at once has it set anew.
+  // asio checks its timers when the kernel's timer expires, which does not follow this clock. A timer that is
+  // due at once makes asio set the kernel's timer again.
   bool due = false;
   asio::steady_timer first(context, std::chrono::steady_clock::time_point::min());
   first.async_wait([&due](const asio::error_code&) { due = true; });

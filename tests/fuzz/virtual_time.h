@@ -1,7 +1,7 @@
-// An event loop whose clock stands still but for pass(): time-outs of seconds cost a fuzzer nothing, and an
-// input does the same each time.
+// An event loop with a virtual clock that only pass() advances: time-outs of seconds cost a fuzzer no time,
+// and inputs are reproducible.
 //
-// virtual_time.cc replaces std::chrono::steady_clock of the whole program.
+// virtual_time.cc replaces std::chrono::steady_clock for the whole program.
 #pragma once
 #include <signal.h>
 
@@ -13,13 +13,13 @@ namespace gpupool::fuzz {
 
 class Loop {
  public:
-  Loop() { ::signal(SIGPIPE, SIG_IGN); }  // as poold does
-  // Calls handlers until none is ready.
+  Loop() { ::signal(SIGPIPE, SIG_IGN); }  // as in poold
+  // Runs handlers until none is ready.
   void settle() {
     context.restart();
     context.poll();
   }
-  // Lets the time pass, and calls what is due then.
+  // Advances the clock and runs the handlers that are due.
   void pass(std::chrono::milliseconds time);
 
   asio::io_context context{1};

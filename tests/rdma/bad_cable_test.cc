@@ -1,4 +1,5 @@
-// A bad cable makes transfers slower and nothing else; a pulled one ends them with an error, in time.
+// Tests faults of the cable: packet loss only slows transfers down, and a link failure ends them with an
+// error within a bounded time.
 #include <cstring>
 
 #include "tests/rdma/cable.h"
@@ -26,7 +27,7 @@ void transfer_both_ways(const Pair& pair, size_t bytes) {
   CHECK((at_client == down));
 }
 
-// The worker's side takes the program's memory, and puts other bytes there.
+// The worker's side reads the program's memory and writes other bytes to it.
 void transfer_directly(const Pair& pair, size_t bytes) {
   auto* const client = pair.client->direct_memory();
   auto* const server = pair.server->direct_memory();
@@ -81,7 +82,7 @@ TEST_CASE("a short link outage only delays transfers") {
 TEST_CASE("a permanent link failure ends sending and receiving and direct transfers with an error") {
   Options options;
   options.dead_peer_timeout = milliseconds(2000);
-  options.rdma.timeout_exponent = 17;  // 3.8 s with all repetitions
+  options.rdma.timeout_exponent = 17;  // 3.8 s including all retries
   const Pair pair = make_pair_over_cable(options);
   std::vector<std::byte> program(1 << 16), worker(1 << 16);
   const auto far =
@@ -121,7 +122,7 @@ TEST_CASE("a permanent link failure ends sending and receiving and direct transf
   }
 }
 
-// As behind a firewall: TCP goes over lo here.
+// As behind a firewall: TCP uses lo here, which does not lose packets.
 TEST_CASE("if only rdma packets are lost a connection stays with tcp or fails and both ends report why") {
   const auto use = GENERATE(RdmaOptions::Use::if_possible, RdmaOptions::Use::always);
   Options near, far;

@@ -52,12 +52,14 @@ PulledCable::~PulledCable() {
 void PulledCable::plug_in() {
   if (!out_) return;
   out_ = false;
-  run("ip link set veth1 up && ip route replace 10.77.0.1 dev veth1 src 10.77.0.2 table 102");  // went with
-                                                                                                // the link
+  run("ip link set veth1 up && ip route replace 10.77.0.1 dev veth1 src 10.77.0.2 table 102");  // were
+                                                                                                // removed
+                                                                                                // with the
+                                                                                                // link
   await_ports("ACTIVE");
 }
 
-// "0: rxe0: qp 1 cq 2 pd 1 mr 3 ...", a line for each device.
+// Output of `rdma resource show`: a line such as "0: rxe0: qp 1 cq 2 pd 1 mr 3 ..." for each device.
 std::map<std::string, int> kernel_objects() {
   std::map<std::string, int> found;
   std::istringstream lines(run("rdma resource show"));

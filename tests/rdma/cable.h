@@ -1,16 +1,16 @@
-// The cable between the two devices of the guest (tests/softroce/), and what can go wrong with it. Any
-// failure of the helpers themselves is an exception.
+// The cable between the two RDMA devices of the guest (tests/softroce/) and its faults. The functions throw
+// if a command fails.
 #pragma once
 #include <map>
 #include <string>
 
 namespace gpupool::testing {
 
-// The addresses of its two ends, and their devices'.
+// IP addresses of the two ends of the cable
 inline constexpr const char* kNear = "10.77.0.1";  // rxe0, veth0
 inline constexpr const char* kFar = "10.77.0.2";   // rxe1, veth1
 
-// Both directions treat packets as these words of `tc qdisc add ... netem` say, e.g. "loss 1%".
+// Applies the arguments of `tc qdisc add ... netem`, e.g. "loss 1%", to packets in both directions.
 class BadCable {
  public:
   explicit BadCable(const std::string& netem);
@@ -19,7 +19,7 @@ class BadCable {
   BadCable& operator=(const BadCable&) = delete;
 };
 
-// Pulled out at its far end, so that both have no link; plugged in again by the destructor, or before.
+// Disconnects the far end, so that neither end has a link. The destructor or plug_in() reconnects it.
 class PulledCable {
  public:
   PulledCable();
@@ -32,7 +32,7 @@ class PulledCable {
   bool out_ = true;
 };
 
-// What the kernel holds for all processes, by kind: "qp", "cq", "mr", "pd", ... of both devices together.
+// Number of kernel objects of all processes by kind ("qp", "cq", "mr", "pd", ...), for both devices together.
 std::map<std::string, int> kernel_objects();
 
 }  // namespace gpupool::testing

@@ -1,5 +1,5 @@
-// What the contract of all transports does not say: how rdma connections come about, and what they do with
-// peers that break the rules. Needs a device.
+// Tests that are specific to rdma and not part of the transport contract: how connections are established,
+// and peers that violate the protocol. Needs an RDMA device.
 #include "rdma/connection.h"
 
 #include <arpa/inet.h>
@@ -42,7 +42,7 @@ RdmaOptions with(Use use, Setup setup = Setup::automatic) {
   return options;
 }
 
-// A peer that knows the verbs and not the rules, and the stream that has to put up with it.
+// A peer that uses verbs but violates the protocol, and the stream under test.
 struct Rogue {
   std::shared_ptr<rdma::Domain> theirs, mine;
   std::unique_ptr<rdma::Stream> stream;
@@ -82,7 +82,7 @@ struct Rogue {
     ibv_send_wr* bad = nullptr;
     REQUIRE(ibv_post_send(pair->get(), &request, &bad) == 0);
   }
-  // What the stream says in the end; success: nothing yet at the deadline.
+  // Returns the stream's error; success if there is none at the deadline.
   Result<void> await_failure() {
     std::vector<std::byte> sink(1 << 20);
     const auto deadline = Clock::now() + kLong;
@@ -152,7 +152,7 @@ TEST_CASE("a message without credit ends the connection") {
   for (uint32_t i = 0; i <= rogue.stream->receives(); ++i) rogue.send(16, kData);
   const auto end = rogue.await_failure();
   REQUIRE_FALSE(end);
-  // It is the device that refuses what finds no buffer, or the stream what nobody gave a credit for.
+  // The device rejects messages without a receive buffer, or the stream rejects messages without credit.
   CHECK((end.error().code == ErrorCode::malformed || end.error().code == ErrorCode::lost));
 }
 
@@ -162,10 +162,10 @@ TEST_CASE("impossible counts and kinds and sizes end the connection") {
     ibv_wr_opcode how;
   };
   const Offence offence =
-      GENERATE(Offence{16, kData | 5, IBV_WR_SEND_WITH_IMM},  // returns credits that nobody used
+      GENERATE(Offence{16, kData | 5, IBV_WR_SEND_WITH_IMM},  // returns unused credits
                Offence{0, kControl | 1, IBV_WR_SEND_WITH_IMM}, Offence{0, kNoKind, IBV_WR_SEND_WITH_IMM},
-               Offence{0, kData, IBV_WR_SEND_WITH_IMM},  // data without data
-               Offence{16, 0, IBV_WR_SEND},              // says nothing at all
+               Offence{0, kData, IBV_WR_SEND_WITH_IMM},  // a data message without data
+               Offence{16, 0, IBV_WR_SEND},              // without immediate data
                Offence{rdma::kBufferBytes + 1, kData, IBV_WR_SEND_WITH_IMM});
   Rogue rogue;
   rogue.send(offence.bytes, offence.word, offence.how);
@@ -178,7 +178,7 @@ TEST_CASE("the queue pair of direct transfers gives a client no access to the se
   Upgraded pair = upgrade(with(Use::always), with(Use::always));
   REQUIRE(pair.client);
   REQUIRE(pair.server);
-  // Only the server may use it to reach the other side.
+  // Only the server may use it to access the peer's memory.
   DirectMemory& direct = *pair.pair.client->direct_memory();
   std::vector<std::byte> memory(4096);
   const auto region = direct.add(memory.data(), memory.size(), DirectMemory::Access::local);
@@ -190,8 +190,8 @@ TEST_CASE("the queue pair of direct transfers gives a client no access to the se
   for (const auto deadline = Clock::now() + kLong; done && *done == 0 && Clock::now() < deadline;)
     done = direct.completed({&cookie, 1});
   CHECK_FALSE(done);
-  // The byte stream goes on where the device tells of nothing; in any case the server is told when the client
-  // leaves.
+  // The byte stream continues if the device reports no error; in any case the server detects the client's
+  // close.
   pair.pair.client->close();
   const auto ready = pair.pair.server->wait(true, false, in(kLong));
   if (ready) {

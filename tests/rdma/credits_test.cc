@@ -12,8 +12,8 @@ using gpupool::transport::rdma::kReserved;
 
 namespace {
 
-// Two sides and the messages between them. What is on its way or has come and is not posted again takes a
-// buffer.
+// Two sides and the messages between them. A message occupies a receive buffer from its sending until the
+// buffer is posted again.
 struct Model {
   struct Message {
     bool data;
@@ -21,13 +21,13 @@ struct Model {
   };
   struct Side {
     Credits credits;
-    std::deque<Message> coming;  // to this side
-    uint32_t unread = 0;         // data that has come and was not consumed
+    std::deque<Message> coming;  // in flight to this side
+    uint32_t unread = 0;         // received data messages that were not consumed
     uint32_t most_buffers = 0;
     uint64_t consumed = 0;
   };
   Side sides[2];
-  uint32_t limits[2];  // data messages that each side takes
+  uint32_t limits[2];  // data messages that each side accepts
 
   explicit Model(uint32_t first, uint32_t second)
       : sides{{Credits(first, second)}, {Credits(second, first)}}, limits{first, second} {}
@@ -43,7 +43,7 @@ struct Model {
     count_buffers(1 - from);
     return true;
   }
-  // What the stream does whenever it looks at its completions.
+  // The stream does this whenever it polls its completions.
   bool return_credits(int from) {
     if (!sides[from].credits.return_is_due()) return false;
     sides[1 - from].coming.push_back({false, sides[from].credits.next_returned_count()});
@@ -80,7 +80,7 @@ TEST_CASE("every message finds a buffer for every order of events") {
   std::mt19937 random(first * 100 + second);
   for (int step = 0; step < 20'000; ++step) {
     const int side = static_cast<int>(random() % 2);
-    // Long spells in which one side does not read, or does not send, find the limits.
+    // Long periods in which one side does not read reach the limits.
     const bool lazy = step / 2'000 % 3 == side;
     switch (random() % 4) {
       case 0: model.send(side); break;
@@ -93,7 +93,8 @@ TEST_CASE("every message finds a buffer for every order of events") {
       case 3: model.return_credits(side); break;
     }
     for (int at = 0; at < 2; ++at)
-      REQUIRE(model.sides[at].most_buffers <= model.limits[at] + kReserved - 2);  // probe and end
+      REQUIRE(model.sides[at].most_buffers <=
+              model.limits[at] + kReserved - 2);  // probe and end messages are not modelled
   }
   for (int at = 0; at < 2; ++at) CHECK(model.sides[at].most_buffers > model.limits[at] / 2);
 }
@@ -131,7 +132,8 @@ TEST_CASE("neither side stalls while there is something to read") {
       moved |= model.consume(side);
       moved |= model.return_credits(side);
     }
-    // Credits travel in messages that need none: with everything taken and read, someone can always go on.
+    // Messages that return credits need no credit, so one side can always make progress once everything is
+    // received and consumed.
     if (!moved) {
       for (int side = 0; side < 2; ++side) {
         while (model.take(side)) moved = true;
@@ -160,5 +162,5 @@ TEST_CASE("counts survive their wrap and impossible counts are rejected") {
   CHECK_FALSE(credits.take_returned_count(peer.next_returned_count() + 1));  // more than was sent
   CHECK_FALSE(credits.take_returned_count(peer.next_returned_count() - 1));  // less than before
   for (int i = 0; i < 4; ++i) CHECK(peer.count_received());
-  CHECK_FALSE(peer.count_received());  // a fifth, for which there was no credit
+  CHECK_FALSE(peer.count_received());  // the fifth, without a credit
 }

@@ -1,5 +1,5 @@
-// Copies straight between a program's registered memory and the device, with real processes; and clients that
-// abuse what lets the server do that. In the guest.
+// Tests copies directly between a program's registered memory and the device, with real processes, and
+// clients that abuse the server's access to their memory. Runs in the guest.
 #include <cstring>
 
 #include "protocol/cuda/handles.h"
@@ -16,8 +16,8 @@ using wire::Command;
 
 namespace {
 
-// A packet is sent again after 1.07 s, six times: a guest whose host is busy may stand still for longer than
-// the 2 s of the default, and none of these tests is about lost packets (bad_cable_test is).
+// Timeout exponent 18: a packet is retransmitted after 1.07 s, up to six times. A guest on a busy host may
+// stand still for longer than the default's 2 s, and bad_cable_test covers lost packets.
 const char* const kPacketTimeout = "18";
 const std::vector<std::string> kAtCable{"--listen", std::string("tcp://") + kNear + ":0", "--insecure",
                                         "--rdma-timeout", kPacketTimeout};
@@ -45,7 +45,7 @@ void passes(const Pool& pool, const std::string& url, const std::vector<std::str
   CHECK(app.status == 0);
 }
 
-// A client by hand, with 2 MiB of device memory and as much of its own.
+// A client without the client library, with 2 MiB of device memory and as much memory of its own.
 class Hand {
  public:
   static constexpr uint64_t kBytes = 2 << 20;
@@ -122,7 +122,7 @@ TEST_CASE("the server reads pinned memory directly") {
 
 TEST_CASE("a program at its memlock limit sends its pinned memory and reports it once") {
   Pool pool(kDevice, kAtCable);
-  // Root may lock what it likes, until it has lost that right for good.
+  // Root may lock any amount of memory unless the capability is removed permanently.
   const Finished app =
       run_patiently({"/usr/bin/setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "prlimit",
                      "--memlock=6000000:6000000", driver_app(), "pinned_copies_of_every_shape"},
@@ -151,13 +151,13 @@ TEST_CASE("a client that names unregistered memory loses only its own session") 
     for (const int how : {0, 1, 2, 3}) {
       Hand bad(pool);
       const auto mine = bad.add(how == 3 ? DirectMemory::Access::local : DirectMemory::Access::remote);
-      if (how == 0) bad.copy(command, mine.remote_key + 0x100);  // no key at all
-      if (how == 1) bad.copy(command, mine.remote_key, 1);       // a byte too far
+      if (how == 0) bad.copy(command, mine.remote_key + 0x100);  // an invalid key
+      if (how == 1) bad.copy(command, mine.remote_key, 1);       // one byte too far
       if (how == 2) {
-        bad.direct()->remove(mine);  // no longer
+        bad.direct()->remove(mine);  // no longer registered
         bad.copy(command, mine.remote_key);
       }
-      if (how == 3) bad.copy(command, mine.local_key);  // not open to the peer
+      if (how == 3) bad.copy(command, mine.local_key);  // not registered for remote access
       const auto end = bad.client().await_end();
       INFO(how);
       REQUIRE(end);
@@ -173,15 +173,14 @@ TEST_CASE("a client cannot read or write memory of any worker") {
   Hand victim(pool);
   const auto good = victim.add(DirectMemory::Access::remote);
   std::memset(victim.memory(), 0x11, Hand::kBytes);
-  victim.expect_good_copies(good.remote_key);  // its worker has registered device memory by now
+  victim.expect_good_copies(good.remote_key);  // so that its worker has registered device memory
   for (int guess = -6; guess <= 6; ++guess) {
     for (const bool write : {false, true}) {
       Hand bad(pool);
       const auto mine = bad.add(DirectMemory::Access::remote);
       bad.expect_good_copies(mine.remote_key);
       std::memset(bad.memory(), 0x22, Hand::kBytes);
-      // Keys of what was registered shortly before and after; both workers' device memory, at the addresses
-      // that they told.
+      // Guesses keys near this client's own, and uses both workers' device addresses.
       const uint32_t key =
           guess == 0 ? good.remote_key : mine.remote_key + static_cast<uint32_t>(guess) * 0x100;
       const DirectMemory::Transfer transfer{.local = bad.memory(),
@@ -213,7 +212,7 @@ TEST_CASE("a client that disconnects in the middle of copies leaves nothing behi
     const auto mine = hand.add(DirectMemory::Access::remote);
     for (int i = 0; i < 50; ++i)
       hand.copy(i % 2 == 0 ? Command::direct_to_device : Command::direct_from_device, mine.remote_key);
-    hand.client().receive_message();  // one of them is done
+    hand.client().receive_message();  // one of them has completed
     hand.client().close();
     CHECK(pool.poold().await_log("session_ended", static_cast<size_t>(round) + 1));
   }

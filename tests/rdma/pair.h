@@ -1,5 +1,5 @@
-// Connections between the two devices of the guest, for tests that break what is between them, or one of
-// their ends.
+// Connections between the two devices of the guest, for tests that break the cable or one end. Needs
+// tests/softroce.
 #pragma once
 #include "protocol/transport/direct_memory.h"
 #include "tests/protocol/transport/contract.h"
@@ -21,7 +21,7 @@ inline Result<void> send_all_of(Connection& connection, const std::vector<std::b
   return send_all(connection, {&part, 1}, in(kLong));
 }
 
-// Posts a transfer and waits for its completion.
+// Posts a transfer and waits for its completion, at most kLong.
 inline Result<void> complete(DirectMemory& memory, const Result<void>& posted) {
   if (!posted) return posted;
   const Deadline deadline = in(kLong);
@@ -34,7 +34,7 @@ inline Result<void> complete(DirectMemory& memory, const Result<void>& posted) {
   return Error{ErrorCode::lost, "not complete in time"};
 }
 
-// A connection after upgrade(), with what each end said to it.
+// A connection after upgrade(), with the result at each end.
 struct Upgraded {
   Pair pair;
   Result<void> client, server;
@@ -54,7 +54,7 @@ inline Upgraded upgrade(const Endpoint& place, const Options& client_options, co
   return made;
 }
 
-// What both ends have to say on why there is no rdma.
+// Both ends' reasons for not using rdma.
 inline std::string reasons(const Upgraded& upgraded) {
   std::string text;
   for (const auto* end : {&upgraded.client, &upgraded.server})
@@ -62,7 +62,7 @@ inline std::string reasons(const Upgraded& upgraded) {
   return text + upgraded.pair.client->carrier() + "; " + upgraded.pair.server->carrier();
 }
 
-// Bytes go either way.
+// Checks that bytes arrive in both directions.
 inline void require_talk(const Pair& pair) {
   REQUIRE(send_text(*pair.client, "ping"));
   REQUIRE(receive_text(*pair.server, 4) == "ping");

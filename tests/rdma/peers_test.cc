@@ -1,4 +1,4 @@
-// Peers that die, memory that may not be registered, and what stays behind in the kernel.
+// Tests peers that are killed, limits of registered memory, and kernel objects left behind.
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,9 +18,8 @@ using namespace gpupool::testing;
 
 namespace {
 
-// As an ordinary user: this thread, and those that it starts, may lock and register so many bytes. (The
-// kernel takes nothing more over a device that was opened with other rights: connections are made after
-// this.)
+// Limits the memory that this thread and its children may lock and register, as for an ordinary user. The
+// kernel applies the limit only to devices that are opened afterwards, so connections must be made later.
 class LockedMemoryLimit {
  public:
   explicit LockedMemoryLimit(rlim_t bytes) {
@@ -60,7 +59,7 @@ TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
   INFO("doing " << doing);
   Options options;
   options.rdma.use = RdmaOptions::Use::always;
-  options.rdma.timeout_exponent = 17;  // 3.8 s with all repetitions
+  options.rdma.timeout_exponent = 17;  // 3.8 s including all retries
   auto listener = listen({"rdma", kNear, 0}, options);
   REQUIRE(listener);
   std::vector<std::byte> memory(4 << 20);
@@ -86,7 +85,8 @@ TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
       (*server)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::local);
   REQUIRE(region);
   transfer.local_key = region->local_key;
-  transfer.remote = reinterpret_cast<uintptr_t>(memory.data());  // a fork has it at the same place
+  transfer.remote =
+      reinterpret_cast<uintptr_t>(memory.data());  // a forked process has it at the same address
 
   std::thread killer([child] {
     std::this_thread::sleep_for(milliseconds(100));
@@ -126,7 +126,7 @@ TEST_CASE("below the memlock limit a connection fails or stays with tcp and both
       CHECK(forced.client.error().message.find("no rdma with") != std::string::npos);
       CHECK(reasons(forced).find("ulimit -l") != std::string::npos);
     }
-    CHECK((bytes > 1 << 20 || !forced.client));  // at least these do not do
+    CHECK((bytes > 1 << 20 || !forced.client));  // limits up to 1 MiB do not suffice
   }
   const Upgraded wished = upgrade_over_cable(RdmaOptions::Use::if_possible);
   REQUIRE(wished.client);
@@ -162,7 +162,7 @@ TEST_CASE("closed or broken or failed connections leave nothing in the kernel") 
     REQUIRE(closed.client->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::remote));
     CHECK(kernel_objects() != before);
     closed.client->close();
-    const Pair dropped = make_pair_over_cable();  // without close(), and with data on its way
+    const Pair dropped = make_pair_over_cable();  // without close(), with data in flight
     REQUIRE(send_text(*dropped.client, "unread"));
     const LockedMemoryLimit limit(64 << 10);
     CHECK_FALSE(upgrade_over_cable(RdmaOptions::Use::always).client);
