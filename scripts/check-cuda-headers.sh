@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Usage: scripts/check-cuda-headers.sh [--preset NAME] [VERSION...]
-# Checks that the product compiles against the cuda.h of these CUDA versions. Fetches the headers from NVIDIA's Python packages
-# (pip, network) into build/cuda-headers, once per version, and runs the compiler without code generation over every C++ source of the
-# product that may include cuda.h, and of tests/protocol/cuda. (The other tests need cuda.h of CUDA 13.0, and get it.) Needs a finished build of the preset (dev if none is named), whose generated sources
-# it uses. Default versions: 11.8.89 12.0.146 12.4.127 12.9.79.
+# Checks that the product compiles against the cuda.h of these CUDA versions. Downloads the headers from NVIDIA's
+# Python packages (with pip) into build/cuda-headers, once per version, and runs the compiler with -fsyntax-only on every
+# C++ source of the product that may include cuda.h, and of tests/protocol/cuda. (The other tests are always built with
+# cuda.h of CUDA 13.0.) Needs a finished build of the preset (default: dev), whose generated sources it uses.
+# Default versions: 11.8.89 12.0.146 12.4.127 12.9.79.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -28,13 +29,13 @@ import concurrent.futures, json, os, re, shlex, subprocess, sys
 root, commands, include = sys.argv[1:]
 
 def errors_of(entry):
-    """The compiler's errors, or None for a source that cannot see cuda.h."""
+    """Returns the source and the compiler's errors, or None instead of errors for a source that is not compiled with cuda.h."""
     source = os.path.relpath(entry["file"], root)
     words = shlex.split(entry["command"])
     toolkits = [i for i, word in enumerate(words[:-1]) if word == "-isystem" and os.path.exists(words[i + 1] + "/cuda.h")]
     if not source.endswith(".cc") or not toolkits or not source.startswith(("protocol/", "client/", "server/", "tests/protocol/cuda/")):
         return source, None
-    # The wheels leave out cudaProfiler.h, which has been the same since CUDA 4: taken from the installed toolkit.
+    # The wheels lack cudaProfiler.h, which has not changed since CUDA 4: it comes from the installed toolkit.
     words += ["-idirafter", words[toolkits[0] + 1]]
     for i in toolkits:
         words[i + 1] = include

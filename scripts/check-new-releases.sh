@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# check-new-releases.sh [LIST]: does PyPI have a CUDA runtime, NCCL or cuDNN that the tests do not know?
-# Asks pip (network) for the versions of each package in LIST (default: tests/python/releases.txt) and prints each version that is newer than
-# the package's oldest row and has no row. Meant to be run by a timer. Ends with 0: nothing new; 1: something is; 2: pip could not tell.
+# Usage: scripts/check-new-releases.sh [LIST]
+# Asks PyPI (with pip) for the versions of each package in LIST (default: tests/python/releases.txt: CUDA runtimes, NCCL,
+# cuDNN) and prints each version that is newer than the package's oldest row and has no row. Intended for a timer.
+# Exit status: 0 nothing new, 1 new versions, 2 pip failed.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

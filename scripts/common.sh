@@ -3,7 +3,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(nproc)
-test_jobs=$((jobs + 2))  # a test waits for processes, timers and connections for about half of its time
+test_jobs=$((jobs + 2))  # tests spend about half of their time waiting for processes, timers and connections
 
 if [[ -t 1 ]]; then bold=$'\e[1m' green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'; else bold='' green='' red='' plain=''; fi
 
@@ -14,7 +14,7 @@ die() {
   exit 1
 }
 
-# Prints the version of the newest clang that has libFuzzer. Exit status 1: none has.
+# Prints the version of the newest installed clang that has libFuzzer. Exit status 1: there is none.
 find_clang() {
   local version
   for version in 19 18 17 16; do
@@ -26,7 +26,7 @@ find_clang() {
   return 1
 }
 
-# Prints the subject of each fuzzer of tests/fuzz, a line each; its program is fuzz_SUBJECT.
+# Prints the target of each fuzzer of tests/fuzz, one per line; its program is fuzz_TARGET.
 fuzz_targets() { sed -nE 's/^gpupool_fuzzer\((\w+).*/\1/p' "$root/tests/fuzz/CMakeLists.txt"; }
 
 # Prints the comment block at the top of the calling script, which is its help text.
@@ -43,7 +43,7 @@ quietly() {
   fi
 }
 
-# Reads lines 'PERCENT TEXT' and shows them: rewrites one line on a terminal, else prints one for each tenth of the work.
+# Reads lines 'PERCENT TEXT' and shows the progress: rewrites one line on a terminal, otherwise prints a line every 10 %.
 show_progress() {
   local percent text next=0
   while read -r percent text; do
@@ -57,8 +57,8 @@ show_progress() {
   [[ ! -t 1 ]] || printf '\r\e[K'
 }
 
-# Starts poold on a free loopback port: start_poold BUILD_FOLDER WORK_FOLDER [OPTIONS...]
-# Sets poold_pid and poold_port; stop_poold ends it.
+# start_poold BUILD_FOLDER WORK_FOLDER [OPTIONS...]: starts poold on a free loopback port and sets poold_pid and
+# poold_port. stop_poold ends it.
 start_poold() {
   local build=$1 work=$2
   shift 2

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Usage: scripts/demo.sh [--preset NAME] [--no-install]
-# Shows gpupool at work on this machine, with no GPU: installs what is missing, builds a preset (release if none is named)
+# Demonstrates gpupool on this machine, without a GPU: installs missing packages, builds a preset (default: release)
 # without its tests, and then
 #   1. starts poold on softgpu (a CUDA device on the CPU), runs every CUDA example through the client library, and shows
-#      that the program itself holds no device;
+#      that the program itself has not loaded a device;
 #   2. makes a pool of two GPU hosts with a scheduler, in which programs of three tenants get their GPUs by lease.
-# It fails if anything of that is not so. --no-install leaves the machine's packages alone.
+# Fails if any step has an unexpected result. --no-install does not install packages.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

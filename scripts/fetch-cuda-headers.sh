@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: scripts/fetch-cuda-headers.sh VERSION FOLDER
-# Brings the headers of a CUDA version, for example 13.0.88, from NVIDIA's Python package into FOLDER/include, if they are not there yet. Fails
-# where PyPI cannot be reached. Needs a python3 with pip, or with venv.
+# Downloads the headers of a CUDA version, for example 13.0.88, from NVIDIA's Python package into FOLDER/include unless they
+# are already there. Fails if PyPI cannot be reached. Needs python3 with pip or venv.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -10,14 +10,14 @@ version=${1:?names no version; try --help} folder=${2:?names no folder; try --he
 [[ ! -f $folder/include/cuda.h ]] || exit 0
 
 mkdir -p "$(dirname "$folder")"
-scratch=$(mktemp -d "$(dirname "$folder")/.fetch.XXXXXX")  # on FOLDER's file system, so that the last step is one rename
+scratch=$(mktemp -d "$(dirname "$folder")/.fetch.XXXXXX")  # on FOLDER's file system, so that the last step is a rename
 trap 'rm -rf "$scratch"' EXIT
 python=python3
 if ! python3 -m pip --version >/dev/null 2>&1; then
   python3 -m venv "$scratch/environment" >/dev/null 2>&1 || die "python3 has neither pip nor venv: apt-get install python3-venv"
   python=$scratch/environment/bin/python
 fi
-# From CUDA 13 on the package's name has no version in it.
+# Since CUDA 13 the package's name has no version.
 package=nvidia-cuda-runtime
 ((${version%%.*} >= 13)) || package=nvidia-cuda-runtime-cu${version%%.*}
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --retries 1 --dest "$scratch" "$package==$version" ||
@@ -38,5 +38,5 @@ for wheel in glob.glob(wheels + "/*.whl"):
                 out.write(source.read())
 PYTHON
 [[ -f $scratch/headers/include/cuda.h ]] || die "$package $version has no cuda.h"
-# All or nothing, also beside another one that fetches the same; whoever is second finds the folder there.
+# Atomic, also if several processes fetch the same version: the later ones find the folder.
 mv -T "$scratch/headers" "$folder" 2>/dev/null || [[ -f $folder/include/cuda.h ]] || die "cannot write $folder"

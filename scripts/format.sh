@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Usage: scripts/format.sh [--check] [--changed[=BASE]]
 # Formats the C++ and CUDA sources with clang-format 16 and .clang-format.
-# --check           changes nothing; lists the files that differ from the format and ends with 1 if there are any
-# --changed[=BASE]  only files that differ from the commit BASE, or from HEAD, and files that git does not know yet
-# CLANG_FORMAT names the program. Other versions of clang-format break lines at other places: without version 16, nothing is done, and the exit
-# status is 77.
+# --check           changes nothing; lists the files that differ from the format and exits with 1 if there are any
+# --changed[=BASE]  only untracked files and files that differ from the commit BASE (default: HEAD)
+# CLANG_FORMAT names the program. Other versions of clang-format break lines at other places: without version 16, nothing
+# is done, and the exit status is 77.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -41,7 +41,7 @@ list_files() {
     git ls-files -z --others --exclude-standard -- "${sources[@]}"
   elif git rev-parse --is-inside-work-tree &>/dev/null; then
     git ls-files -z -- "${sources[@]}"
-  else  # an archive of the sources
+  else  # sources without a git repository
     find client examples protocol rdma scheduler server tests \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0
   fi
 }

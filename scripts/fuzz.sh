@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Usage: scripts/fuzz.sh [--seconds N | --hours N] [--jobs N] [--coverage] [--keep] [TARGET...]
-# Builds the fuzzers of tests/fuzz with clang (16 or newer), AddressSanitizer and UndefinedBehaviorSanitizer, and runs each of them, or
-# those that are named (`fatbin`, `hello`, ...), guided by the coverage of the code that they test.
+# Builds the fuzzers of tests/fuzz with clang (16 or newer), AddressSanitizer and UndefinedBehaviorSanitizer, and runs all
+# of them, or the named ones (`fatbin`, `hello`, ...), guided by coverage.
 #
-#   --seconds N   each target runs for N seconds (30)
-#   --hours N     all targets together take N hours, each the same part
-#   --jobs N      N targets run at once (the number of processors)
-#   --coverage    instead prints which part of the lines of the tested files the inputs reach that were found so far
-#   --keep        afterwards puts the inputs of the corpus that cover something into tests/fuzz/corpora, one archive for a target
+#   --seconds N   run each target for N seconds (30)
+#   --hours N     run all targets in N hours, with equal time for each
+#   --jobs N      run N targets at once (the number of processors)
+#   --coverage    do not fuzz, but print the line coverage of the inputs found so far, for each tested file
+#   --keep        afterwards write the minimized corpus to tests/fuzz/corpora, one archive for each target
 #
-# Inputs that were found stay in build/fuzz/corpus/TARGET for the next run. An input that makes a target fail is written to
-# build/fuzz/failures, with the target's output; `build/fuzz/tests/fuzz_TARGET FILE` repeats it. Exit status 1: a target failed.
+# Inputs found are kept in build/fuzz/corpus/TARGET for the next run. An input that makes a target fail is written to
+# build/fuzz/failures with the target's output; `build/fuzz/tests/fuzz_TARGET FILE` reproduces it. Exit status 1: a target
+# failed.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -41,7 +42,7 @@ done
 ((${#targets[@]})) || targets=("${known[@]}")
 [[ -z $hours ]] || seconds=$((hours * 3600 * jobs / ${#targets[@]}))
 
-# build FOLDER OPTION...: the chosen targets.
+# build FOLDER OPTION...: builds the chosen targets in FOLDER.
 build() {
   local folder=$1
   shift
@@ -53,7 +54,7 @@ build() {
     { grep -A 8 -E 'error|FAILED' "$folder/build.log" | head -n 40 >&2 && die "the build failed: $folder/build.log"; }
 }
 
-# The inputs that the repository has for a target, in a folder.
+# unpack TARGET: extracts the repository's inputs of a target to build/fuzz/kept/TARGET.
 unpack() {
   mkdir -p "build/fuzz/corpus/$1" "build/fuzz/kept/$1"
   if [[ -f tests/fuzz/corpora/$1.tar.zst ]]; then tar -C "build/fuzz/kept/$1" --zstd -xf "tests/fuzz/corpora/$1.tar.zst"; fi

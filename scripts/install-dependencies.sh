@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Usage: scripts/install-dependencies.sh [--no-tests] [--no-cuda] [--bundle] [--fuzzers]
-# Installs the packages that gpupool's build and tests need and this machine lacks. For Debian 12 or newer; Ubuntu 24.04 or newer is
-# expected to work, and was not tried.
-# Everything comes from the distribution; does nothing, quickly, when nothing is missing. Uses sudo when not root.
-# --no-tests leaves out the packages that only the tests need (etcd, QEMU, perftest, ...).
-# CUDA is left alone where nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda; otherwise the distribution's own
-# nvidia-cuda-toolkit is installed (several GB; no GPU or driver is needed). --no-cuda skips that. --bundle adds what
-# scripts/make-bundle.sh needs, --fuzzers clang with libFuzzer where the distribution has it (16 or newer).
+# Installs the missing packages for gpupool's build and tests. For Debian 12 or newer; Ubuntu 24.04 or newer is expected
+# to work, but was not tried. All packages come from the distribution; returns quickly if none is missing. Uses sudo if
+# not run as root.
+# --no-tests   leaves out the packages that only the tests need (etcd, QEMU, perftest, ...)
+# --no-cuda    does not install CUDA. By default the distribution's nvidia-cuda-toolkit is installed (several GB; needs no
+#              GPU or driver), unless nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda
+# --bundle     adds the packages for scripts/make-bundle.sh
+# --fuzzers    adds clang with libFuzzer, if the distribution has version 16 or newer
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -26,7 +27,8 @@ while (($#)); do
 done
 
 missing=()
-# need THING PACKAGE: THING is a command, or the path (with wildcards) of a file that the package brings. Several things may be of one package.
+# need THING PACKAGE: adds PACKAGE to `missing` if THING is missing: a command, or the path (with wildcards) of a file of the
+# package. Several calls may name the same package.
 need() {
   case $1 in
     /*) compgen -G "$1" >/dev/null && return ;;
@@ -52,16 +54,17 @@ installable() { [[ $(apt-cache policy "$1" 2>/dev/null) == *"Candidate: "[!\(]* 
 install() {
   say "installing $*"
   note "$(as_root apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null | grep '^Need to get' || true)"
-  # apt-get's status lines are KIND:PACKAGE:PERCENT:TEXT. A shell of root's opens descriptor 3 for them, because sudo would close it.
+  # apt-get's status lines are KIND:PACKAGE:PERCENT:TEXT. A shell run as root opens descriptor 3 for them, because sudo
+  # would close it.
   as_root sh -c 'apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 -o APT::Status-Fd=3 "$@" 3>&1 >/dev/null' sh "$@" |
     sed -unE 's/^(dl|pm)status:[^:]*:([0-9]+)[0-9.]*:(.*)/\1 \2 \3/p' |
     { while read -r kind percent text; do
-      # Downloading is counted from 0 to 100, and then installing again.
+      # apt-get counts from 0 to 100 for the download and again for the installation.
       if [[ $kind == dl ]]; then echo "$((percent / 2)) $text"; else echo "$((50 + percent / 2)) $text"; fi
     done; } | show_progress
 }
 
-# The oldest LLVM that will do is the one closest to what the project is developed with.
+# Prints the package of the oldest supported LLVM, which is the closest to the version used in development.
 oldest_llvm() {
   local version
   for version in 15 16 17 18 19; do
@@ -78,10 +81,11 @@ clang_packages() {
   done
 }
 
-# Where cmake looks for it (cmake/dependencies.cmake).
+# Searches the same places as cmake/dependencies.cmake.
 find_nvcc() { command -v nvcc "${CUDA_HOME:-/none}/bin/nvcc" /usr/local/cuda/bin/nvcc | head -n 1; }
 have_nvcc() { [[ -n $(find_nvcc) ]]; }
-# Whether the toolkit's cuda.h is of CUDA 13.0 or newer; else cmake fetches that header with Python (cmake/dependencies.cmake).
+# Succeeds if the toolkit's cuda.h is from CUDA 13.0 or newer; otherwise cmake downloads that header with Python
+# (cmake/dependencies.cmake).
 has_new_headers() {
   local release
   release=$("$(find_nvcc)" --version 2>/dev/null | sed -nE 's/.*release ([0-9]+)\..*/\1/p') || return
@@ -99,7 +103,7 @@ enable_cuda_component() {
     *) die "this is '$id', not Debian or Ubuntu: install the CUDA toolkit (11.8 or newer) by hand" ;;
   esac
   # The mirror that this machine already uses for the release.
-  # shellcheck disable=SC2016  # these are apt's own variables
+  # shellcheck disable=SC2016  # variables of apt
   uri=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
     awk -v codename="$codename" '$2 == codename && !uri { uri = $1 } END { print uri }')
   [[ -n $uri ]] || die "no package source for '$codename' is configured"
@@ -136,22 +140,22 @@ need /usr/include/prometheus/registry.h prometheus-cpp-dev
 need /usr/include/nlohmann/json.hpp nlohmann-json3-dev
 need /usr/include/sqlite3.h libsqlite3-dev
 need /usr/include/seccomp.h libseccomp-dev
-need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded when wanted
+need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded with dlopen
 need /usr/include/rdma/rdma_cma.h librdmacm-dev
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm
 need_python() { python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv); }
 need_for_tests() {
   need '/usr/include/catch2/catch*.hpp' catch2
   need '/usr/*bin/ip' iproute2  # tests/chaos
-  need zstd zstd  # archives of fuzzers' inputs
+  need zstd zstd  # archives of fuzzer inputs
   need clang-format-16 clang-format-16  # scripts/format.sh
-  need clang-tidy clang-tidy  # this and the next: scripts/lint.sh
-  need shellcheck shellcheck
+  need clang-tidy clang-tidy  # scripts/lint.sh
+  need shellcheck shellcheck  # scripts/lint.sh
   need_python
-  need etcd etcd-server  # this and the next: for tests of several schedulers
-  need etcdctl etcd-client
+  need etcd etcd-server  # tests of several schedulers
+  need etcdctl etcd-client  # tests of several schedulers
   [[ $(uname -m) == x86_64 ]] || return 0
-  need qemu-system-x86_64 qemu-system-x86  # from here on: the guest with Soft-RoCE devices, tests/softroce/
+  need qemu-system-x86_64 qemu-system-x86  # this and the rest: the guest with Soft-RoCE devices, tests/softroce/
   need /usr/share/doc/busybox-static/copyright busybox-static
   need '/usr/*bin/rdma' iproute2
   need '/usr/*bin/depmod' kmod
@@ -166,7 +170,7 @@ if [[ $want_fuzzers == yes ]]; then need '/usr/lib/llvm-1[6-9]/lib/clang/*/lib/l
 if ((${#missing[@]})); then
   command -v apt-get >/dev/null || die "no apt-get here; needed packages: ${missing[*]}"
   for package in "${missing[@]}"; do
-    if [[ $package == llvm ]]; then package=llvm-15-dev; fi  # this and the next: asked for only to see whether the lists are there
+    if [[ $package == llvm ]]; then package=llvm-15-dev; fi  # only to check whether apt has package lists
     if [[ $package == clang ]]; then package=libclang-rt-16-dev; fi
     installable "$package" || update_lists
   done
@@ -186,9 +190,9 @@ if ((${#missing[@]})); then
     installable "$package" || die "this release has no package '$package'"
     packages+=("$package")
   done
-  # Package lists may be older than the mirror: on a failure, one more try with fresh ones.
+  # Package lists may be older than the mirror: retries once with updated lists.
   ((!${#packages[@]})) || install "${packages[@]}" || { updated=no && update_lists && install "${packages[@]}"; }
-  # Its package starts a service, which nobody has asked for: tests start their own.
+  # The package starts a service, which is not needed: tests start their own etcd.
   if [[ " ${packages[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then as_root systemctl disable --now --quiet etcd.service; fi
 fi
 
@@ -198,7 +202,7 @@ if [[ $want_cuda == yes ]] && ! have_nvcc; then
   installable nvidia-cuda-toolkit || enable_cuda_component
   installable nvidia-cuda-toolkit || die "this release has no nvidia-cuda-toolkit: install CUDA by hand"
   cuda_packages=(nvidia-cuda-toolkit)
-  installable nvidia-cuda-toolkit-gcc && cuda_packages+=(nvidia-cuda-toolkit-gcc)  # a g++ that this nvcc accepts
+  installable nvidia-cuda-toolkit-gcc && cuda_packages+=(nvidia-cuda-toolkit-gcc)  # a g++ that this nvcc supports
   install "${cuda_packages[@]}"
 fi
 note "all dependencies are there"

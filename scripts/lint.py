@@ -1,10 +1,12 @@
-"""The work of scripts/lint.sh: clang-tidy over the sources of a build folder, several sources of one target in one run.
+"""Runs clang-tidy for scripts/lint.sh on the sources of a build folder, several sources of one target in one run.
 
-Reading headers from outside the tree takes most of clang-tidy's time, so the members of a unity file of CMake's are checked together, in a
-file of this program's own. Its folder is called UnifiedSource because clang's analyzer follows paths through functions of an included .cc
-file only where the includer's name has that word (AnalysisManager::isInCodeFile); CMake's own unity files would get half of the checks.
+Most of clang-tidy's time goes into headers from outside the tree, so the members of a CMake unity file are checked
+together, in a file that this program writes. Its folder is called UnifiedSource because clang's analyzer analyzes
+functions of an included .cc file in full only if the including file's name has that word
+(AnalysisManager::isInCodeFile); with CMake's own unity files half of the findings would be lost.
 
-A run without a finding leaves a stamp, named by a hash of all that it read of the tree. A unit that has one is not checked again.
+A run without findings leaves a stamp, named by a hash of all files of the tree that it read. A unit with a stamp is not
+checked again.
 """
 import argparse
 import collections
@@ -25,12 +27,12 @@ OTHERS = ("tests", "examples")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 FINDING = re.compile(r"^/\S+:\d+:\d+: (?:warning|error): .*")
 
-# A unit: sources that are checked in one run, with the flags of their target.
+# A unit is a list of sources that are checked in one run, with the flags of their target.
 Unit = collections.namedtuple("Unit", "name sources flags folder")
 
 
 def read_units(build):
-    """The units of a build folder's compile_commands.json. A source that several targets compile is in the first one's unit."""
+    """Returns the units of a build folder's compile_commands.json. A source of several targets is in the first target's unit."""
     units, seen = [], set()
     for entry in json.loads((build / "compile_commands.json").read_text()):
         file = pathlib.Path(entry["file"])
@@ -52,7 +54,8 @@ def read_units(build):
 
 
 class Includes:
-    """Which files of the tree a source includes, directly or not. Includes name the path from the top, or a file beside the includer."""
+    """Finds the files of the tree that a source includes, directly or indirectly. Includes name a path from the root of the
+    tree or a file in the includer's folder."""
 
     def __init__(self):
         self.direct = {}
@@ -61,7 +64,7 @@ class Includes:
         if path not in self.direct:
             found = set()
             for name in INCLUDE.findall(path.read_text(errors="replace")):
-                if name.endswith(".pb.h"):  # made from a .proto
+                if name.endswith(".pb.h"):  # generated from a .proto
                     name = re.sub(r"(\.grpc)?\.pb\.h$", ".proto", name)
                 found.update(p for p in (ROOT / name, path.parent / name) if p.is_file())
             self.direct[path] = found
@@ -78,7 +81,8 @@ class Includes:
 
 
 def changed_lines(base):
-    """What differs from a commit: file -> list of [first line, last line], an empty one for a file that git does not know (all of it)."""
+    """Returns the differences to a commit: file -> list of [first line, last line]; an empty list for an untracked file, all of
+    which is new."""
     def git(*words):
         return subprocess.run(["git", "-c", "core.quotePath=off", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace", check=True).stdout.split("\n")
 
@@ -102,14 +106,14 @@ def fingerprint(unit, read, settings):
 
 
 def select(units, includes, changed, includers, at_most):
-    """The units of what changed: changed sources, and of each changed header `includers` sources that read it (0: all). Returns them, and
-    how many sources are left out because there are more than `at_most` (0: none)."""
+    """Selects the changed sources and, for each changed header, `includers` sources that include it (0: all), in all at most
+    `at_most` (0: unlimited). Returns the units and the number of sources left out."""
     sources = [source for unit in units for source in unit.sources]
-    wanted = dict.fromkeys(source for source in sources if source in changed)  # a set that keeps the order
+    wanted = dict.fromkeys(source for source in sources if source in changed)  # an ordered set
     reads = {source: includes.closure([source]) for source in sources}
     for header in sorted(changed - set(sources)):
         readers = [source for source in sources if header in reads[source]]
-        # Those that are checked anyway come first, then those that read least.
+        # Sources that are already selected come first, then those with the fewest includes.
         readers.sort(key=lambda source: (source not in wanted, len(reads[source])))
         wanted.update(dict.fromkeys(readers[:includers] if includers else readers))
     kept = set(list(wanted)[:at_most] if at_most else wanted)
@@ -118,7 +122,7 @@ def select(units, includes, changed, includers, at_most):
 
 
 def write_database(units, folder):
-    """Writes a source file for each unit of several, and the compile_commands.json that has the flags of all. Returns name -> file."""
+    """Writes a source file for each unit with several sources, and a compile_commands.json for all. Returns name -> file."""
     files, database = {}, []
     for unit in units:
         file = unit.sources[0]
@@ -132,9 +136,9 @@ def write_database(units, folder):
 
 
 def check(tidy, folder, file, lines):
-    """The findings of one run: lists of lines, a finding and its notes. `lines`: for clang-tidy's --line-filter, or empty."""
+    """Returns the findings of one run: lists of lines, a finding and its notes. `lines`: clang-tidy's --line-filter, or empty."""
     headers = f"^{re.escape(str(ROOT))}/({'|'.join(PRODUCT + OTHERS)})/"
-    # The tables of protocol/cuda need more constexpr steps than clang allows; the build's flags name warnings that only GCC knows.
+    # The tables of protocol/cuda exceed clang's limit of constexpr steps; the build's flags have warnings unknown to clang.
     command = [tidy, "-p", str(folder), f"--config-file={ROOT}/.clang-tidy", "--checks=-performance-*,-misc-*,-modernize-*", "--quiet",
                "--warnings-as-errors=*", f"--header-filter={headers}", "--extra-arg=-fconstexpr-steps=100000000",
                "--extra-arg=-Wno-unknown-warning-option", *([f"--line-filter={lines}"] if lines else []), str(file)]
@@ -151,7 +155,7 @@ def check(tidy, folder, file, lines):
 
 
 def check_all(options, folder, units, lines):
-    """Checks the units and prints what is found. Returns the findings, and the names of the units without any."""
+    """Checks the units and prints the findings. Returns the findings and the names of the units without any."""
     files = write_database(units, folder)
     started, reported, clean = time.monotonic(), set(), []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -159,7 +163,7 @@ def check_all(options, folder, units, lines):
         for done, run in enumerate(concurrent.futures.as_completed(runs), 1):
             unit, findings = runs[run], run.result()
             for finding in findings:
-                if finding[0] not in reported:  # those in headers are found by each unit that reads them
+                if finding[0] not in reported:  # findings in headers are repeated by each unit that includes them
                     reported.add(finding[0])
                     print("\n".join(finding).replace(f"{ROOT}/", ""))
             if not findings:
@@ -196,7 +200,7 @@ def main():
     todo = [unit for unit in units if not stamps[unit.name].exists()]
     with tempfile.TemporaryDirectory(prefix="UnifiedSource-", dir=stamp_folder) as folder:
         found, clean = check_all(options, pathlib.Path(folder), todo, lines)
-    if not options.changed:  # which says nothing about the other lines
+    if not options.changed:  # with --changed the other lines were not checked
         for name in clean:
             stamps[name].touch()
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Usage: scripts/lint.sh [--changed[=BASE]] [--includers N] [--at-most N] [--tests] [--build FOLDER] [-j N]
-# clang-tidy (.clang-tidy says with which checks) and shellcheck over the tree. Every finding is an error; ends with their number, and with
-# 1 where there are some. What was found clean and has not changed since is not checked again (FOLDER/lint).
-# --changed         only lines that differ from the commit BASE: runs on the files that differ, and on those that include a changed header.
-#                   Without BASE: the commit where origin/main was left, or, on origin/main itself or without it, HEAD~1
-# --includers N     of each changed header, only N of the files that include it
-# --at-most N       no more than N files; the others are counted
-# --tests           tests/, too, which takes as long as all the rest
-# --build FOLDER    whose compile_commands.json names the files and their flags; default: the first of build/ci, build/release and build/dev
-#                   that is there, else build/release is configured. Only code that is generated is built
-# CLANG_TIDY names another clang-tidy than the first of PATH (14 or newer). Without clang-tidy, or with --changed and no git history, nothing
-# is checked, and the exit status is 77.
+# Runs clang-tidy (with the checks of .clang-tidy) and shellcheck on the tree. Every finding is an error; prints their number
+# and exits with 1 if there are any. Files without findings are not checked again until they change (FOLDER/lint).
+# --changed[=BASE]  checks only lines that differ from the commit BASE, in the files that differ and in those that include
+#                   a changed header. Default: the merge base with origin/main; on origin/main, or without it, HEAD~1
+# --includers N     checks only N of the files that include each changed header
+# --at-most N       checks at most N files; the others are counted
+# --tests           also checks tests/, which takes as long as everything else
+# --build FOLDER    build folder with the compile_commands.json to use; default: the first of build/ci, build/release and
+#                   build/dev that exists, otherwise build/release is configured. Only generated headers are built
+# -j N              number of processes; default: the number of processors
+# CLANG_TIDY names a clang-tidy (14 or newer) to use in place of the first one on PATH. Without clang-tidy, or with
+# --changed and no git history, nothing is checked, and the exit status is 77.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -49,7 +50,7 @@ find_tidy() {
 tidy=$(find_tidy) || skip "there is no clang-tidy (Debian's package clang-tidy)"
 command -v python3 >/dev/null || skip "there is no python3"
 
-# The commit that --changed compares with.
+# Prints the commit that --changed compares with by default.
 find_base() {
   local base
   base=$(git merge-base HEAD origin/main 2>/dev/null) || base=''
@@ -87,7 +88,7 @@ if [[ -z $build ]]; then
 fi
 [[ -e $build/compile_commands.json ]] || die "$build has no compile_commands.json; configure it with cmake --preset"
 
-# Sources include headers that protoc makes.
+# Sources include headers that protoc generates.
 if [[ -e $build/build.ninja ]]; then
   mapfile -t generated < <(ninja -C "$build" -t targets all | sed -nE 's/^([^/].*\.pb\.h): CUSTOM_COMMAND$/\1/p')
   for header in "${generated[@]}"; do

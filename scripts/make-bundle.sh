@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Usage: scripts/make-bundle.sh [--no-install] [--tests] [--no-softgpu] [OUTPUT_FOLDER]
-# Makes OUTPUT_FOLDER/gpupool-VERSION-MACHINE.tar.gz (build/bundle if no folder is named) from the release preset: the
-# programs, the client library, softgpu, the shared libraries they need beyond the C and C++ run time, the examples
-# and the documents. It runs from any folder on a machine whose glibc and libstdc++ are at least as new as this one's.
+# Makes OUTPUT_FOLDER/gpupool-VERSION-MACHINE.tar.gz (default: in build/bundle) from the release preset: the programs, the
+# client library, softgpu, the shared libraries that they need beyond the C and C++ run time, the examples and the
+# documents. The bundle runs from any folder on a machine whose glibc and libstdc++ are at least as new as this one's.
 # The result is checked: unpacked elsewhere, every program must start and an example must pass through poold.
-# --tests adds what tests/gpu/first_hour.py needs on a machine with a GPU, and --no-softgpu leaves out the CPU device and
-# LLVM, which are most of the size.
+# --no-install  does not install packages
+# --tests       adds the programs of tests/gpu/first_hour.py for a machine with a GPU
+# --no-softgpu  leaves out the CPU device and LLVM, which are most of the size
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -54,7 +55,7 @@ find "$build/examples/tools" -maxdepth 1 -type f -executable -exec cp -t "$tree/
 cp "$root"/{README.md,CHANGELOG.md,LICENSE} "$tree/"
 cp -r "$root/docs" "$tree/"
 cp -r "$root"/examples/{monitoring,systemd} "$tree/examples/"
-if [[ $tests == yes ]]; then  # in the folders that they have in the tree and the build
+if [[ $tests == yes ]]; then  # in the same folders as in the tree and the build
   mkdir -p "$tree"/tests/{parity,python}
   cp "$build"/bin/gpupool-bench* "$tree/bin/"
   cp "$build"/tests/{probe,driver_app,driver_parity,parity_test,e2e_scenarios_test} "$tree/tests/"
@@ -63,10 +64,10 @@ if [[ $tests == yes ]]; then  # in the folders that they have in the tree and th
   cp "$root/tests/python/pool.py" "$tree/tests/python/"
   rm -rf "$tree"/tests/gpu/{__pycache__,hour/__pycache__}
 fi
-programs=("$tree/bin")  # that need the shared libraries of this machine
+programs=("$tree/bin")  # folders with files that need shared libraries
 for more in lib/softgpu tests; do [[ ! -d $tree/$more ]] || programs+=("$tree/$more"); done
 
-# Every machine has these, and a second copy of them in one process does harm.
+# Every machine has these libraries, and a second copy in one process would cause failures.
 base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libcuda)\.so'
 while read -r library path; do
   [[ $library =~ $base || -e $tree/lib/$library ]] || cp -L "$path" "$tree/lib/$library"
@@ -107,7 +108,7 @@ needed=$(find "${programs[@]}" -maxdepth 1 -type f -exec ldd {} + | grep -v '^\s
 if grep 'not found' <<<"$needed"; then die "libraries are missing"; fi
 if grep -F "$root/" <<<"$needed"; then die "it needs the build folder"; fi
 for program in "$tree"/bin/*; do
-  [[ $program != */poold-worker ]] || continue  # only poold can start it; the example below needs it
+  [[ $program != */poold-worker ]] || continue  # can be started by poold only; the example below uses it
   [[ $program != */gpupool-bench* ]] || continue  # started by first_hour.py below
   "$program" --version >"$scratch/version" || die "${program##*/} --version failed"
   note "${program##*/}: $(head -n 1 "$scratch/version")"

@@ -3,9 +3,9 @@
 
     scripts/placement-table.py FOLDER [--seeds 10] [--pool-sim build/release/bin/pool-sim]
 
-FOLDER has one file of nodes, openb_node_list_gpu_node.csv or --nodes, and the traces, openb_pod_list_*.csv, as
-https://github.com/alibaba/clusterdata (cluster-trace-gpu-v2023) has them. A file published-allocation.csv in it (columns
-trace, policy, allocated_percent_at_100, allocated_percent_at_130) is printed beside.
+FOLDER has a file of nodes, openb_node_list_gpu_node.csv or --nodes, and the traces, openb_pod_list_*.csv, in the format of
+https://github.com/alibaba/clusterdata (cluster-trace-gpu-v2023). The published results of a file published-allocation.csv
+in FOLDER (columns trace, policy, allocated_percent_at_100, allocated_percent_at_130) are printed beside the measured ones.
 """
 import argparse
 import csv

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Usage: scripts/test.sh [--preset NAME] [--sanitizers[=quick]] [--no-install]
-# Installs what is missing, builds a preset (release if none is named) and runs all of its tests. --sanitizers also
-# builds with AddressSanitizer + UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the tests that are
-# not labelled bench or soak (nor fuzz, under ThreadSanitizer). Stops at the first build with a failing test.
-# --sanitizers=quick instead builds only the fuzzers and the unit tests of what reads foreign bytes, with AddressSanitizer +
-# UndefinedBehaviorSanitizer, and runs nothing else.
-# In both the fuzzers are guided by coverage (libFuzzer) where clang 16 or newer is there, and start from the inputs that the repository has
-# (tests/fuzz/corpora). Where it is not, they change their seeds at random, and the end of the output says so.
-# Ends with a line 'N passed, N failed, N skipped'; exits non-zero if a test failed or none ran. Before it stands why each skipped test
-# was skipped; test cases that an entry skipped beside others that it ran (lines 'SKIPPED: NAME: REASON') are listed and counted too.
+# Installs missing packages, builds a preset (default: release) and runs all of its tests. --sanitizers then also builds
+# with AddressSanitizer + UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the tests that are not labelled
+# bench or soak (nor fuzz, with ThreadSanitizer). Stops at the first build with a failing test.
+# --sanitizers=quick instead builds and runs only the fuzzers and the unit tests of code that reads untrusted bytes, with
+# AddressSanitizer + UndefinedBehaviorSanitizer.
+# With both options the fuzzers are guided by coverage (libFuzzer) if clang 16 or newer is installed, and start from the
+# repository's inputs (tests/fuzz/corpora). Otherwise they mutate their seeds at random, and the end of the output says so.
+# The output ends with the reason of each skipped test and a line 'N passed, N failed, N skipped'. Test cases that were
+# skipped in an entry that ran others (lines 'SKIPPED: NAME: REASON') are listed and counted too. Exits with 1 if a test
+# failed or none ran.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -34,10 +35,10 @@ passed=0 failed=0 skipped=0
 unguided=no  # the fuzzers ran without coverage
 skip_reasons=()
 
-result='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*'  # a line of ctest's
+result='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*'  # a result line of ctest
 count() { grep -cE "$1" "$2" || true; }
 
-# skipped_cases LOG: 'ENTRY: NAME: REASON' for each line 'SKIPPED: NAME: REASON' in the output of an entry.
+# skipped_cases LOG: prints 'ENTRY: NAME: REASON' for each line 'SKIPPED: NAME: REASON' in the output of an entry.
 skipped_cases() {
   awk '
     / Testing: / { entry = $3 }
@@ -46,12 +47,13 @@ skipped_cases() {
     said && sub(/^SKIPPED: /, "") && !seen[entry, $0]++ { print entry ": " $0 }' "$1"
 }
 
-# tally NAME OUTPUT LOG: adds what a ctest said to the totals; LOG is its LastTest.log, which has another name until ctest ends.
+# tally NAME OUTPUT LOG: adds the results of a ctest run to the totals. LOG is its LastTest.log, which is named LastTest.log.tmp
+# until ctest ends.
 tally() {
   local where=$1 output=$2 log=$3
   [[ -e $log ]] || log+=.tmp
   [[ -e $log ]] || log=/dev/null
-  local now_passed now_skipped now_all  # and the caller's now_failed
+  local now_passed now_skipped now_all  # also sets now_failed of the caller
   now_all=$(count "$result" "$output")
   now_passed=$(count "$result\. +Passed " "$output")
   now_skipped=$(count "$result(\*\*\*Skipped|\*\*\*Not Run \(Disabled\))" "$output")
@@ -61,7 +63,7 @@ tally() {
   local name reason entries=()
   while read -r name; do
     entries+=("$name")
-    # The reason is what the test itself said, in the part of the log that belongs to it.
+    # The reason is in the test's own output, in its part of the log.
     reason=$(awk -v name="$name" '
       / Testing: / { inside = ($3 == name) }
       /^Output:$/ { said = 1; next }
@@ -70,7 +72,7 @@ tally() {
     skip_reasons+=("$where: $name: ${reason:-no reason given}")
   done < <(sed -nE "s/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.*\*\*\*(Skipped|Not Run \(Disabled\)).*/\1/p" "$output")
 
-  # Cases that were skipped in entries that passed or failed. The reasons of skipped entries are listed already.
+  # Test cases skipped in entries that passed or failed. The reasons of skipped entries are already listed.
   while IFS= read -r reason; do
     name=${reason%%: *}
     [[ " ${entries[*]} " == *" $name "* ]] && continue
@@ -79,7 +81,7 @@ tally() {
   done < <(skipped_cases "$log")
 }
 
-# run_tests PRESET [CTEST_OPTION...]: adds to the totals.
+# run_tests PRESET [CTEST_OPTION...]: runs the tests of a build and adds the results to the totals.
 run_tests() {
   local build=build/$1 log=build/$1/ctest.log now_failed
   shift
@@ -88,11 +90,11 @@ run_tests() {
   { ctest --test-dir "$build" -j "$test_jobs" --output-on-failure "$@" 2>&1 || echo $? >"$build/ctest.status"; } |
     tee "$log" | grep --line-buffered -vE '^( *Start +[0-9]+:|Test project |Internal ctest |.*\. +Passed )' || true
   tally "$build" "$log" "$build/Testing/Temporary/LastTest.log"
-  # ctest can fail without a test that did, for example when a test's program is missing.
+  # ctest can fail without a failed test, for example if a test's program is missing.
   if [[ -e $build/ctest.status ]] && ((now_failed == 0)); then failed=$((failed + 1)); fi
 
-  # The one entry `softroce` stands for the tests of a ctest in a guest: they count, and it only where it failed
-  # without one of them.
+  # The entry `softroce` stands for the tests of a ctest run in a guest. Those tests are counted instead of the entry,
+  # unless it failed without a failed test.
   local entry
   entry=$(grep -oE '^ *[0-9]+/[0-9]+ Test +#[0-9]+: softroce \.+(\*\*\*| *)[A-Z][a-z]+' "$log" || true)
   if [[ -e $build/softroce/ctest.log && $entry != *Skipped ]]; then
@@ -114,10 +116,10 @@ summary() {
   ((failed == 0 && passed > 0))
 }
 
-# All fuzzers: decoders of foreign bytes (clients', servers', files').
+# All fuzzers.
 mapfile -t fuzzers < <(fuzz_targets | sed 's/^/fuzz_/')
-# What --sanitizers=quick builds and runs beside them: unit tests of what reads such bytes, and of memory that threads share. No program that nvcc
-# builds, no process of poold's: they take most of a whole build, and of its time.
+# The unit tests of --sanitizers=quick: of code that reads untrusted bytes, and of memory shared between threads. They need
+# neither programs built by nvcc nor poold, which take most of the time of a whole build.
 quick_targets=(
   client_address_space_test client_bulk_parts_test client_capture_test client_checkpoint_exchange_test client_command_queue_test client_devices_test client_handles_test
   client_receiver_test client_replies_test client_compared_copies_test registered_memory_test
@@ -127,7 +129,7 @@ quick_targets=(
   worker_hostile_test worker_hostile_objects_test worker_memory_moves_test worker_memory_quota_test worker_waits_test
 )
 
-# build_fuzz_preset CLANG_VERSION TARGET...: preset fuzz.
+# build_fuzz_preset CLANG_VERSION TARGET...: builds the targets with preset fuzz.
 build_fuzz_preset() {
   local clang=$1
   shift
@@ -135,7 +137,7 @@ build_fuzz_preset() {
   quietly build/fuzz/build.log cmake --build --preset fuzz -j "$jobs" --target "$@"
 }
 
-# One build, whichever compiler it is: what the fuzzers link is most of what the unit tests link.
+# Builds fuzzers and unit tests together with either compiler, because they link mostly the same code.
 run_quick_sanitizers() {
   local targets=("${fuzzers[@]}" "${quick_targets[@]}") names clang preset=asan
   names=$(IFS='|' && printf '%s' "${targets[*]}")
@@ -152,7 +154,7 @@ run_quick_sanitizers() {
   run_tests "$preset" -R "^($names)\$"
 }
 
-# All fuzzers, guided by coverage. Exit status 1: there is no clang for that.
+# Runs all fuzzers, guided by coverage. Exit status 1: there is no clang with libFuzzer.
 run_guided_fuzzers() {
   local clang
   clang=$(find_clang) || return 1
@@ -172,7 +174,7 @@ scripts/build.sh "$preset"
 run_tests "$preset"
 
 if [[ $sanitizers == yes ]] && ((failed == 0)); then
-  # What nvcc makes does not depend on the preset, so the CUDA programs are taken from the first build.
+  # CUDA programs do not depend on the preset, so they are taken from the first build.
   reuse=-DGPUPOOL_CUDA_PROGRAMS_FROM=build/$preset
   without='bench|soak'  # labels
   if run_guided_fuzzers; then without+='|fuzz'; else unguided=yes; fi

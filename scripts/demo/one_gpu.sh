@@ -1,6 +1,6 @@
-# The demo's first part: one poold on softgpu, and every example through it. Sourced by scripts/demo.sh, in the folder where
-# everything is to be written; uses $build and common.sh.
-# shellcheck shell=bash disable=SC2154  # those are common.sh's
+# The first part of the demo: one poold on softgpu, and every example through it. Sourced by scripts/demo.sh in the folder
+# for logs and output; uses $build and common.sh.
+# shellcheck shell=bash disable=SC2154  # variables of common.sh
 
 app_pid='' poold_pid=''
 failed=0
@@ -26,11 +26,11 @@ run_examples() {
   done
 }
 
-# Which of these processes holds the device? Stop a program halfway and look at it.
+# Finds out which process has loaded the device: a program is stopped while it runs, and its libraries are inspected.
 device_libraries='softgpu|libLLVM|libnvidia'
 mapped_libraries() { grep -oE '/[^ ]+\.so[.0-9]*$' "/proc/$1/maps" | sort -u; }
-# connections LOCAL REMOTE PIDS...: who of PIDS has a socket from LOCAL to REMOTE ('' is any), as "pid local-address". It may print several
-# lines: read all of them, since a reader that stops after the first one makes it fail with a broken pipe.
+# connections LOCAL REMOTE PIDS...: prints "pid local-address" for each of PIDS that has a socket from LOCAL to REMOTE ('':
+# any address). Read all lines: a reader that stops after the first one makes it fail with a broken pipe.
 connections() {
   local local_address=$1 remote=$2 pid address inode
   shift 2
@@ -63,7 +63,7 @@ who_holds_the_device() {
   else
     note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
   fi
-  # shellcheck disable=SC2046  # one word per process
+  # shellcheck disable=SC2046  # one word for each process
   found=$(connections "$poold_address" "$app_address" $(cat "/proc/$poold_pid"/task/*/children))
   read -r worker _ <<<"$found"
   library=''
@@ -85,7 +85,7 @@ who_holds_the_device() {
 }
 
 show_one_gpu() {
-  # who_holds_the_device looks into a worker, whose memory and descriptors the kernel otherwise hides from all but root.
+  # who_holds_the_device inspects a worker; the sandbox hides its memory and descriptors from all users but root.
   local look=()
   ((EUID == 0)) || look=(--no-sandbox)
   start_poold "$build" "$PWD" --device softgpu "${look[@]}"

@@ -1,6 +1,6 @@
-# The demo's second part: two GPU hosts with four software GPUs each, one scheduler, three tenants, and programs that get their GPUs by
-# lease. Sourced by scripts/demo.sh, in the folder where everything is to be written; uses $build and common.sh.
-# shellcheck shell=bash disable=SC2154  # those are common.sh's
+# The second part of the demo: two GPU hosts with four software GPUs each, one scheduler, three tenants, and programs that
+# get their GPUs by lease. Sourced by scripts/demo.sh in the folder for logs and output; uses $build and common.sh.
+# shellcheck shell=bash disable=SC2154  # variables of common.sh
 
 declare -A programs=() # process ids by name
 daemons=()             # process ids, the scheduler's first
@@ -16,7 +16,7 @@ cleanup_pool() {
   programs=() daemons=()
 }
 
-# await WHAT COMMAND...: until the command succeeds.
+# await WHAT COMMAND...: retries until the command succeeds, for 180 s at most.
 await() {
   local what=$1 tries
   shift
@@ -26,18 +26,18 @@ await() {
   done
   die "waited for minutes, and in vain: $what; logs are in $PWD"
 }
-# says TEXT COMMAND...: whether it prints that.
+# says TEXT COMMAND...: succeeds if the command prints TEXT.
 says() { grep -qF -- "$1" <<<"$("${@:2}" 2>&1)"; }
 shows() { "$@" | sed 's/^/    /'; }
 
-# start_daemon NAME COMMAND...: its output is in NAME.log, its port in NAME.port.
+# start_daemon NAME COMMAND...: starts a daemon with its output in NAME.log and its port in NAME.port.
 start_daemon() {
   "${@:2}" --port-file "$1.port" >"$1.log" 2>&1 &
   daemons+=($!)
   await "$1 starts" test -s "$1.port"
 }
 
-# configure KIND NAME [QUOTA]: makes a token, which goes into NAME.token; prints what the scheduler's configuration says.
+# configure KIND NAME [QUOTA]: writes a new token to NAME.token and prints its entry of the scheduler's configuration.
 configure() {
   local made
   made=$("$build/bin/pool-scheduler" --make-token)
@@ -48,24 +48,24 @@ configure() {
 
 pool_admin() { COLUMNS=${COLUMNS:-120} "$build/bin/pool-admin" --scheduler "$scheduler" --token-file operator.token "$@"; }
 
-# by_lease NAME TENANT WISHES... -- PROGRAM...: in the background, its output in NAME.log.
+# by_lease NAME TENANT OPTION... -- PROGRAM...: starts the program in the background with its output in NAME.log.
 by_lease() {
   "$build/bin/pool-run" --server "pool://$scheduler" --token-file "$2.token" "${@:3}" >"$1.log" 2>&1 &
   programs[$1]=$!
 }
-# Whether poold serves the program of that name.
+# is_served NAME: succeeds once a poold has started a session of the program.
 is_served() { grep -qs "session_started.* pid=${programs[$1]} " gpu-1.log gpu-2.log; }
 await_served() {
   local name
   for name; do await "$name gets its GPUs" is_served "$name"; done
 }
-# await_line NAME PATTERN: until the program, or the client library in it, has said so.
+# await_line NAME PATTERN: waits until the output of the program or its client library matches.
 await_line() {
   await "$1 says '$2'" grep -qs -- "$2" "$1.log"
   note "$1: $(grep -- "$2" "$1.log" | tail -n 1)"
 }
 has_ended() { ! kill -0 "$1" 2>/dev/null; }
-# passed NAME...: waits for their ends.
+# passed NAME...: waits until the programs end, and fails unless all of them passed.
 passed() {
   local name
   for name; do
@@ -97,7 +97,7 @@ start_pool() {
   await "both hosts report to the scheduler" says 'nodes: 2, 2 open' pool_admin health
 }
 
-# Leases of all three tenants at once, one over both hosts; who has no place waits, and is told why.
+# Leases of all three tenants at the same time, one of them on both hosts. Requests without a place wait and show the reason.
 share_pool() {
   local name
   say "leases of three tenants: whole GPUs, halves of one, and three requests that have to wait"
@@ -117,8 +117,8 @@ share_pool() {
 
   say "pool-admin top"
   pool_admin top --count 2 --interval 4 >top.log
-  # shellcheck disable=SC2016  # it is sed's $
-  sed -n '/^pool-scheduler/{h;d};H;${g;p}' top.log | sed 's/^/    /'  # the second picture: the first knows no rates
+  # shellcheck disable=SC2016  # $ is an address of sed
+  sed -n '/^pool-scheduler/{h;d};H;${g;p}' top.log | sed 's/^/    /'  # the second table: the first one has no rates
   for name in keep_busy several_gpus production research students 'leases: 4' 'queue: 2'; do
     grep -qF "$name" top.log || die "pool-admin top does not show '$name'"
   done
@@ -150,7 +150,7 @@ examples_by_lease() {
   passed "${names[@]}"
 }
 
-# A host is emptied: what is asked for goes to the other, or waits.
+# While a host is drained, requests are placed on the other host or wait.
 drain_host() {
   say "pool-admin drain gpu-2"
   shows pool_admin drain gpu-2 --reason "new fans"
