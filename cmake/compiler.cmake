@@ -1,20 +1,21 @@
 # Warnings, hardening, sanitizers, compiler cache and linker for every target of the tree.
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 sees overflows in libstdc++'s inlined code that are not there; they come and go with the optimisation level.
+  # GCC 12 reports false overflows in libstdc++'s inlined code, depending on the optimization level.
   add_compile_options(-Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict -Wno-maybe-uninitialized)
 endif()
 if(GPUPOOL_WERROR)
   add_compile_options(-Werror)
 endif()
 
-# tests/hardening looks for what these leave in the built files. Sanitizers find more, and do not go with all of them.
+# tests/hardening checks the effects of these options in the built files. Sanitizers find more and conflict with some of
+# them.
 if(NOT GPUPOOL_SANITIZE)
   add_compile_options(-fstack-protector-strong -fstack-clash-protection)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     add_compile_options(-fcf-protection)
   endif()
-  foreach(type RELEASE RELWITHDEBINFO)  # which optimise, without which it does nothing
+  foreach(type RELEASE RELWITHDEBINFO)  # _FORTIFY_SOURCE needs optimization
     string(APPEND CMAKE_C_FLAGS_${type} " -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
     string(APPEND CMAKE_CXX_FLAGS_${type} " -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
   endforeach()
@@ -33,8 +34,8 @@ if(GPUPOOL_SANITIZE)
   endif()
   if(GPUPOOL_SANITIZE MATCHES "address")
     add_compile_definitions(GPUPOOL_ASAN=1)
-    add_compile_options(-fno-sanitize=vptr)  # vptr checks need RTTI of LLVM, which is built without
-    # A program may pass any number where cuda.h has an enum; it goes to the device library, which judges it.
+    add_compile_options(-fno-sanitize=vptr)  # vptr checks need RTTI, and LLVM is built without it
+    # A program may pass any number for an enum of cuda.h; the device library checks it.
     add_compile_options(-fno-sanitize=enum)
   endif()
 endif()
@@ -50,13 +51,13 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
-# gpupool_compile_quickly(target ...): for programs and parts that no call of a client passes through. The optimiser takes half of the time
-# that command lines, gRPC and JSON take to compile.
+# gpupool_compile_quickly(target ...): compiles with -O1; for programs and libraries that are not on the path of CUDA calls.
+# The optimizer takes half of the compile time of code that uses CLI11, gRPC or JSON.
 function(gpupool_compile_quickly)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endforeach()
 endfunction()
 
-# A directory's sources seen as "folder/file.h" from the top: every include names its full path.
+# Every include names the full path from the root of the tree.
 include_directories(${CMAKE_SOURCE_DIR})

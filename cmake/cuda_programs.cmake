@@ -1,5 +1,5 @@
-# CUDA programs, built by nvcc exactly as a user would build them: plain custom commands and no special flags.
-# (CMake's own CUDA language wants to compile and link with its own flags.)
+# CUDA programs, built by nvcc as a user would build them: with custom commands and no special flags.
+# (CMake's CUDA language adds flags of its own.)
 #
 #   cuda_program(name SOURCES a.cu b.cc ... [VARIANT static|shared|rdc|ptds|driver ...] [LIBRARIES crypto ...]
 #                [PTX kernels.cu ...] [ARCH 90] [LABELS ...])
@@ -7,13 +7,13 @@
 #     rdc     -rdc=true: device code of several files, linked by nvcc   ptds    -default-stream per-thread
 #     driver  no CUDA runtime, -lcuda
 #   Builds ${CMAKE_CURRENT_BINARY_DIR}/name and the target cuda-name. A PTX source becomes text in the program:
-#   kernels.cu is `extern const char kernels_ptx[]`. LABELS makes it a ctest entry that runs it as it is.
-#   ARCH: PTX for this architecture alone instead of nvcc's default, which has machine code beside it.
+#   kernels.cu is `extern const char kernels_ptx[]`. LABELS adds a ctest entry that runs it without arguments.
+#   ARCH: only PTX for this architecture, instead of nvcc's default of PTX and machine code.
 #
 # GPUPOOL_NVCC_RELEASE: the toolkit's version, for example 12.4.
 #
 # GPUPOOL_CUDA_PROGRAMS_FROM: another build folder whose programs are linked to instead of being built again
-# (what nvcc makes does not depend on the preset).
+# (their contents do not depend on the preset).
 include_guard(GLOBAL)
 set(GPUPOOL_CUDA_PROGRAMS_FROM "" CACHE PATH "Build folder to take CUDA programs from, instead of building them")
 
@@ -39,7 +39,7 @@ function(_find_working_nvcc)
       list(APPEND compilers "-ccbin=${GPUPOOL_GXX_${version}}")
     endif()
   endforeach()
-  # The default first, then every g++ there is, newest first, then the default against nvcc's advice.
+  # Tries the default compiler, then every installed g++, newest first, then the default with nvcc's version check disabled.
   foreach(flag "" ${compilers} "-allow-unsupported-compiler")
     execute_process(COMMAND ${NVCC} ${flag} -c ${probe} -o ${probe}.o
                     RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE log)
@@ -62,11 +62,11 @@ if(GPUPOOL_HAVE_NVCC)
   set(GPUPOOL_NVCC_RELEASE ${CMAKE_MATCH_1} CACHE INTERNAL "")
 endif()
 
-# One object per source and set of flags, however many programs of the folder use it.
+# One object file for each source and set of flags, shared by all programs of the folder.
 function(_cuda_object object source key)
   get_filename_component(source ${source} ABSOLUTE)
   file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${source})
-  if(name MATCHES "^\\.\\.")  # made in the build folder
+  if(name MATCHES "^\\.\\.")  # generated in the build folder
     get_filename_component(name ${source} NAME)
   endif()
   string(REPLACE "/" "_" name "${name}")

@@ -1,4 +1,4 @@
-# Every package from outside, all of them from Debian or Ubuntu. scripts/install-dependencies.sh installs them.
+# All external packages; they come from Debian or Ubuntu. scripts/install-dependencies.sh installs them.
 find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(OpenSSL REQUIRED)
@@ -11,8 +11,8 @@ find_path(CUDA_INCLUDE_DIR cuda.h
   PATHS /usr/local/cuda /usr/include /usr/lib/cuda REQUIRED)
 find_program(NVCC nvcc HINTS ${CUDA_HOME} $ENV{CUDA_HOME} ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 add_library(cuda_headers INTERFACE)
-# The client exports what the cuda.h that it is built with declares. So that programs of CUDA 13 find their functions, a tree that
-# finds an older toolkit takes cuda.h of 13.0 from NVIDIA's Python package; nvcc keeps its own.
+# The client exports the functions that its cuda.h declares. With a toolkit older than CUDA 13, the build therefore uses
+# cuda.h of 13.0 from NVIDIA's Python package, so that programs of CUDA 13 find their functions. nvcc uses its own cuda.h.
 set(GPUPOOL_CUDA_HEADERS "" CACHE PATH "Folder of the cuda.h to build with, in place of the toolkit's")
 set(_newest_headers 13.0.88)
 file(STRINGS ${CUDA_INCLUDE_DIR}/cuda.h _cuda_version REGEX "^#define CUDA_VERSION [0-9]+")
@@ -21,7 +21,7 @@ if(_cuda_version LESS 13000 AND NOT GPUPOOL_CUDA_HEADERS)
   set(_headers ${CMAKE_SOURCE_DIR}/build/cuda-headers/${_newest_headers})
   execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/fetch-cuda-headers.sh ${_newest_headers} ${_headers} RESULT_VARIABLE _status)
   if(_status EQUAL 0)
-    set(GPUPOOL_CUDA_HEADERS ${_headers}/include)  # not in the cache: looked for each time
+    set(GPUPOOL_CUDA_HEADERS ${_headers}/include)  # not cached: set by every configure run
   else()
     message(WARNING "cuda.h is of version ${_cuda_version}, and that of CUDA ${_newest_headers} cannot be had: programs that were built with a "
                     "newer CUDA than this toolkit will not work with the client library of this build")
@@ -31,7 +31,7 @@ endif()
 set(CUDA_HEADERS_DIR ${CUDA_INCLUDE_DIR})
 if(GPUPOOL_CUDA_HEADERS)
   set(CUDA_HEADERS_DIR ${GPUPOOL_CUDA_HEADERS})
-  target_compile_options(cuda_headers INTERFACE "SHELL:-idirafter ${CUDA_INCLUDE_DIR}")  # cudaProfiler.h, which the package leaves out
+  target_compile_options(cuda_headers INTERFACE "SHELL:-idirafter ${CUDA_INCLUDE_DIR}")  # cudaProfiler.h, which the package lacks
 endif()
 target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDA_HEADERS_DIR})
 
@@ -39,8 +39,8 @@ target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDA_HEADERS_DIR})
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
 add_library(asio INTERFACE)
 target_include_directories(asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})
-# Asio takes std::aligned_alloc or operator new depending on which headers a file includes before it: two files of one
-# program could disagree, and free with the one what came from the other.
+# Asio uses std::aligned_alloc or operator new depending on the headers included before it: two files of one program could
+# differ, and memory would be freed with the wrong function.
 target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC)
 target_link_libraries(asio INTERFACE Threads::Threads)
 
@@ -52,10 +52,10 @@ foreach(library grpc++ grpc gpr absl_synchronization prometheus-cpp-core)
 endforeach()
 add_library(grpc INTERFACE)
 target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} ${LIBRARY_absl_synchronization} Threads::Threads)
-# gRPC uses the system's libcrypto and zlib; what a program has of its own (CRYPTO_STATIC) must not get in between.
+# gRPC uses the system's libcrypto and zlib; a program's static copies (CRYPTO_STATIC) must not override them.
 target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a:libz.a:libzstd.a)
 if(GPUPOOL_SANITIZE MATCHES "thread")
-  # Objects, so that a unity build does not put them together with what must be linked.
+  # An object library, so that a unity build does not merge it with other sources and it is always linked.
   add_library(tsan_suppressions OBJECT ${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.cc)
   target_sources(grpc INTERFACE $<TARGET_OBJECTS:tsan_suppressions>)
 endif()
@@ -67,25 +67,25 @@ find_path(NLOHMANN_JSON_INCLUDE_DIR nlohmann/json.hpp REQUIRED)
 find_path(SQLITE_INCLUDE_DIR sqlite3.h REQUIRED)
 find_library(LIBRARY_sqlite3 NAMES sqlite3 REQUIRED)
 
-# toml++ (libtomlplusplus-dev): header-only. Without NDEBUG it asserts what a mistake in a file makes false (`[[=]]`), just before it
-# would report the mistake.
+# toml++ (libtomlplusplus-dev): header-only. Without NDEBUG an invalid file (`[[=]]`) fails an assertion just before it would
+# be reported as an error.
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
 add_library(tomlplusplus INTERFACE)
 target_include_directories(tomlplusplus SYSTEM INTERFACE ${TOMLPLUSPLUS_INCLUDE_DIR})
 target_compile_options(tomlplusplus INTERFACE "-DTOML_ASSERT(expr)=static_assert(true)")
 if(GPUPOOL_SANITIZE MATCHES "undefined")
-  target_compile_options(tomlplusplus INTERFACE -fno-sanitize=unreachable)  # its tables of Unicode's characters leave some out
+  target_compile_options(tomlplusplus INTERFACE -fno-sanitize=unreachable)  # its tables of Unicode characters are incomplete
 endif()
 
 # protozero (libprotozero-dev): header-only.
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_reader.hpp REQUIRED)
 
-# lz4 and zstd decode fat binaries; the static archives keep the client library free of run-time needs.
+# lz4 and zstd decode fat binaries. They are linked statically, so that the client library needs no further libraries.
 find_path(LZ4_INCLUDE_DIR lz4.h REQUIRED)
 find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
 find_library(LZ4_STATIC NAMES liblz4.a REQUIRED)
 find_library(ZSTD_STATIC NAMES libzstd.a REQUIRED)
-# OpenSSL's SHA-256 names module images, in the client too.
+# OpenSSL's SHA-256 names module images, also in the client.
 find_library(CRYPTO_ARCHIVE NAMES libcrypto.a REQUIRED)
 find_library(ZLIB_STATIC NAMES libz.a REQUIRED)
 set(CRYPTO_STATIC ${CRYPTO_ARCHIVE} ${ZSTD_STATIC} ${ZLIB_STATIC})  # libcrypto of OpenSSL 3.5 needs both (libcrypto.pc, Libs.private)

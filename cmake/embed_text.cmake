@@ -1,4 +1,4 @@
-# cmake -DINPUT=file -DOUTPUT=file.cc -DSYMBOL=name -P embed_text.cmake: a text file as a C++ string.
+# cmake -DINPUT=file -DOUTPUT=file.cc -DSYMBOL=name -P embed_text.cmake: writes a C++ file with the text as a string.
 file(READ ${INPUT} text)
 string(FIND "${text}" ")embed\"" delimiter)
 if(NOT delimiter EQUAL -1)

@@ -1,13 +1,13 @@
-# Tests that need RDMA devices. Which machine they run on is decided when ctest starts:
-#   with devices       they are entries of their own
-#   without            one entry, softroce, starts a guest that has devices and runs ctest there (tests/softroce/)
-# so that they are never entries that cannot run.
+# Tests that need RDMA devices. When ctest starts, it decides where they run:
+#   with devices       each is an entry of its own
+#   without devices    one entry, softroce, starts a guest with devices and runs ctest there (tests/softroce/)
+# so that no entry is listed that cannot run.
 #
 #   gpupool_rdma_test(name COMMAND target-or-program [argument ...] [ENVIRONMENT a=b ...] [TIMEOUT seconds]
 #                     [GUEST_ONLY] [ALONE] [LABELS ...])
-#     GUEST_ONLY  needs the guest's devices and cable, on machines with devices too
+#     GUEST_ONLY  always runs in the guest, because it needs the guest's devices and cable
 #     ALONE       no other test at the same time, for example because it cuts the cable
-#   gpupool_rdma_tests_end(): once, after all of them, in a folder above theirs.
+#   gpupool_rdma_tests_end(): must be called once after all of them, in a parent folder.
 function(gpupool_rdma_test name)
   cmake_parse_arguments(T "GUEST_ONLY;ALONE" "TIMEOUT" "COMMAND;ENVIRONMENT;LABELS" ${ARGN})
   list(POP_FRONT T_COMMAND program)
@@ -42,7 +42,7 @@ endfunction()
 
 function(gpupool_rdma_tests_end)
   set(without "")
-  if(GPUPOOL_SANITIZE)  # as scripts/test.sh
+  if(GPUPOOL_SANITIZE)  # as in scripts/test.sh
     set(without "-LE [==[bench|soak]==]")
   endif()
   get_property(tests GLOBAL PROPERTY _rdma_tests)

@@ -8,11 +8,11 @@ else()
   target_link_libraries(test_main PUBLIC Catch2::Catch2)
 endif()
 
-# What a Catch2 program prints that skipped every test case it was to run (tests/support/skip.h): ctest shows its entry as skipped. One
-# that failed, or tested anything, has made assertions.
+# Matches the output of a Catch2 program that skipped all of its test cases (tests/support/skip.h), so that ctest reports
+# its entry as skipped. A program that tested anything, or failed, has made assertions.
 set(gpupool_all_skipped "SKIPPED: .*assertions: - none -")
 
-# docs/security.md names the tests that attack what it claims: `ctest -L security` runs the programs of these files, and each file exists.
+# docs/security.md names the test files beside its claims: they must exist, and `ctest -L security` runs their programs.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/security.md)
 file(READ ${CMAKE_SOURCE_DIR}/docs/security.md security_page)
 string(REGEX MATCHALL "tests/[a-z0-9_/]+\\.[a-z]+" security_tests "${security_page}")
@@ -33,14 +33,14 @@ function(security_label variable)
   endforeach()
 endfunction()
 
-# skipped_test(name reason [LABELS ...]): an entry that this build cannot have; the summary shows the reason.
+# skipped_test(name reason [LABELS ...]): adds an entry for a test that this build cannot run; the summary shows the reason.
 function(skipped_test name reason)
   cmake_parse_arguments(T "" "" "LABELS" ${ARGN})
   add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: ${reason}")
   set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 
-# gpupool_test(name SOURCES a.cc ... LIBRARIES x ... [LABELS ...]): one Catch2 program, one ctest entry.
+# gpupool_test(name SOURCES a.cc ... LIBRARIES x ... [TIMEOUT s] [LABELS ...]): adds a Catch2 program and its ctest entry.
 function(gpupool_test name)
   cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${T_SOURCES})

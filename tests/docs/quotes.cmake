@@ -1,12 +1,12 @@
-# Fails when README.md, CONTRIBUTING.md or a page of docs/ quotes a row of the driver API's tables that is not in them
-# exactly so (but for spaces), or names a file or folder of the tree that does not exist.
+# Fails if README.md, CONTRIBUTING.md or a page of docs/ quotes a row that is not in the driver API's tables (ignoring
+# white space), or names a file or folder of the tree that does not exist.
 #
 #     cmake -D SOURCE=<repository> -P tests/docs/quotes.cmake
 cmake_minimum_required(VERSION 3.22)
 
 set(tops "client|protocol|rdma|server|scheduler|common|tests|examples|cmake|scripts|docs")
 
-# As one text with one space between the words, since a page may break a row into lines.
+# All tables as one text with single spaces, because a page may break a row into lines.
 file(GLOB_RECURSE tables "${SOURCE}/protocol/*.def")
 set(rows "")
 foreach(table IN LISTS tables)
@@ -21,7 +21,7 @@ set(quotes 0)
 foreach(page IN LISTS pages ITEMS "${SOURCE}/README.md" "${SOURCE}/CONTRIBUTING.md")
   file(READ "${page}" content)
   file(RELATIVE_PATH name "${SOURCE}" "${page}")
-  string(REGEX REPLACE "[][;]" " " content "${content}")  # would end or join the elements of a list
+  string(REGEX REPLACE "[][;]" " " content "${content}")  # these characters separate or join list elements
 
   string(REGEX MATCHALL "CUDA_CALL[A-Z_]*\\(0x[^)]*\\)" quoted "${content}")
   foreach(row IN LISTS quoted)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Has systemd check examples/systemd/*.service: that every key is known, every value valid and every program there.
-# The units are not started: that would need a systemd of our own.
+# Checks examples/systemd/*.service with systemd-analyze: keys, values, and the existence of the programs.
+# The units are not started, which would need a separate systemd.
 #
-#     tests/docs/systemd_units.sh PREFIX        with bin/poold and bin/pool-scheduler
+#     tests/docs/systemd_units.sh PREFIX        (PREFIX has bin/poold and bin/pool-scheduler)
 set -euo pipefail
 prefix=$1
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -16,7 +16,7 @@ for unit in "$root"/examples/systemd/*.service; do sed "s,/opt/gpupool,$prefix,g
 
 status=0
 said=$(systemd-analyze verify "$folder"/*.service 2>&1) || status=$?
-# A warning leaves the status at 0; other units of this machine may have some of their own.
+# Warnings do not change the exit status; other units of this machine may have warnings, too.
 mine=$(grep -E '(poold|pool-scheduler)\.service' <<< "$said" || true)
 if [[ $status != 0 || -n $mine ]]; then
   echo "systemd-analyze verify: status $status"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Usage: run_fuzzer.sh PROGRAM TARGET SECONDS FOLDER
-# Runs a libFuzzer program as ctest does, with the same seed each time, so that what is not found today is not found in an unrelated change (scripts/fuzz.sh
-# takes another one each time): all inputs that the repository has for it (seeds/TARGET and corpora/TARGET.tar.zst), then new ones, SECONDS in all
-# or as long as the first part takes. FOLDER keeps inputs for the next run, and one that fails, as FOLDER/failed-*; `PROGRAM FILE` repeats it.
+# Runs a libFuzzer program for ctest: first all inputs of the repository (seeds/TARGET and corpora/TARGET.tar.zst), then new
+# ones, for SECONDS in all or as long as the first part takes. The random seed is always the same, so that unrelated changes
+# do not cause new findings (scripts/fuzz.sh uses another seed each time). FOLDER keeps inputs for the next run, and a
+# failing input as FOLDER/failed-*; `PROGRAM FILE` reproduces it.
 set -euo pipefail
 program=$1 target=$2 seconds=$3 folder=$4
 here=$(dirname "${BASH_SOURCE[0]}")

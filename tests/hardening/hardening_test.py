@@ -1,5 +1,5 @@
-"""hardening_test.py FILE...: each is position-independent, resolves its symbols before it runs and keeps them read-only, has no executable stack,
-guards its stack and checks the sizes that the C library's functions get; on x86-64 its functions begin where an indirect branch may go."""
+"""hardening_test.py FILE...: checks that each file is position-independent, has full RELRO, a non-executable stack, stack
+protectors and calls of fortified C library functions, and that on x86-64 its functions begin with endbr64."""
 import re
 import subprocess
 import sys
@@ -12,13 +12,13 @@ def readelf(file, *options):
 
 
 def functions(file):
-    """Addresses of functions that other files can call, or of main()."""
+    """Returns the addresses of exported driver functions and of main()."""
     symbols = re.findall(r"^\s*\d+: ([0-9a-f]+)\s+\d+ FUNC\s+GLOBAL\s+(DEFAULT|HIDDEN)\s+\d+ (\S+)", readelf(file, "--symbols"), re.M)
     return {name: int(address, 16) for address, visible, name in symbols if name == "main" or (visible == "DEFAULT" and name.startswith("cu"))}
 
 
 def begins(file, address):
-    """The first bytes of the function."""
+    """Returns the first 4 bytes of the function at the address."""
     for line in re.findall(r"^\s*LOAD\s+(.*)$", readelf(file, "--segments"), re.M):
         offset, virtual, _, size = (int(word, 16) for word in line.split()[:4])
         if virtual <= address < virtual + size:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# format_test.sh ROOT: scripts/format.sh on a small tree with one file that differs from the format.
+# format_test.sh ROOT: tests scripts/format.sh on a small tree with one file that differs from the format.
 set -euo pipefail
 root=$1
 work=$(mktemp -d)
@@ -19,7 +19,7 @@ printf 'int  second( );\n' >client/bad.h
 git init -q .
 git -c user.name=test -c user.email=test@localhost commit -q --allow-empty -m empty
 
-# format STATUS TEXT [OPTION...]: its exit status, and a text that it prints.
+# format STATUS TEXT [OPTION...]: runs format.sh and checks its exit status and that it prints TEXT.
 format() {
   local expected=$1 text=$2 status=0
   shift 2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# lint_test.sh ROOT: scripts/lint.sh on a small tree of its own, with faults that it must find and files that it must not check again.
+# lint_test.sh ROOT: tests scripts/lint.sh on a small tree with errors that it must find and files that it must not check
+# again.
 set -euo pipefail
 root=$1
 work=$(mktemp -d)
@@ -28,14 +29,14 @@ END
 cat >client/third.cc <<'END'
 int third() { return 3; }
 END
-# CMake's unity file of the first two, and a source by itself.
+# A CMake unity file with the first two sources, and a single source.
 mkdir -p build/release/Unity
 printf '#include "%s"\n' "$PWD/client/first.cc" "$PWD/client/second.cc" >build/release/Unity/unity_0_cxx.cxx
 entry() { printf '{"directory": "%s", "file": "%s", "command": "c++ -I%s -std=c++20 -o %s -c %s"}' "$PWD/build/release" "$1" "$PWD" "$2" "$1"; }
 printf '[%s, %s]' "$(entry "$PWD/build/release/Unity/unity_0_cxx.cxx" unity.o)" "$(entry "$PWD/client/third.cc" third.o)" \
   >build/release/compile_commands.json
 
-# lint STATUS TEXT [OPTION...]: its exit status, and a text that it prints.
+# lint STATUS TEXT [OPTION...]: runs lint.sh and checks its exit status and that it prints TEXT.
 lint() {
   local expected=$1 text=$2 status=0
   shift 2
@@ -48,19 +49,19 @@ lint() {
 lint 0 'clang-tidy: 0 findings in 3 files; 0 known to be clean'
 lint 0 'clang-tidy: 0 findings in 0 files; 3 known to be clean'
 
-# A fault that only the analyzer sees, in a member of a unity file. CMake's file would hide it.
+# An error that only the analyzer finds, in a member of a unity file. It would be missed in CMake's own unity file.
 cat >client/second.cc <<'END'
 int second(const int* value) { return value ? 0 : *value; }
 END
 lint 1 'client/second.cc:1:51: error: Dereference of null pointer'
 grep -qF 'clang-tidy: 1 findings in 2 files; 1 known to be clean' "$work/out" || fail "one finding in the unit that changed"
-lint 1 'clang-tidy: 1 findings in 2 files'  # what has a finding is checked again
+lint 1 'clang-tidy: 1 findings in 2 files'  # a unit with a finding is checked again
 
 # A source that does not compile is a finding.
 echo 'int second(' >client/second.cc
 lint 1 '[clang-diagnostic-error'
 
-# What changed since a commit, with those that include it.
+# Changes since a commit, and the files that include changed headers.
 lint 77 'skipped: there is no git repository' --changed
 command -v git >/dev/null || exit 0
 commit() { git add -A && git -c user.name=x -c user.email=x@example.org -c commit.gpgsign=false commit -qm x; }
@@ -75,13 +76,13 @@ grep -qF 'findings in 1 files' "$work/out" || fail "only first.cc includes the h
 echo >>client/third.cc
 echo >>client/second.cc
 lint 0 'findings in 1 files; 0 known to be clean, 1 left out' --changed=HEAD --at-most 1
-# A finding in a line that did not change does not count, one in a new file does.
+# A finding in an unchanged line does not count; a finding in a new file does.
 echo >>client/header.h
 lint 0 '0 findings in 3 files' --changed=HEAD
 sed -i 's/third.cc/other.cc/g' build/release/compile_commands.json
 cp client/header.h client/other.cc
 lint 1 'client/other.cc:3:40: error: result of integer division' --changed=HEAD
 
-# No clang-tidy.
+# Without clang-tidy.
 for tool in bash env dirname nproc sed git python3 find sort grep; do ln -s "$(command -v "$tool")" "$work/bin/$tool"; done
 PATH=$work/bin lint 77 'skipped: there is no clang-tidy'

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Usage: tests/softroce/ctest.sh BUILD_FOLDER LABEL [CTEST_OPTION...]
-# Runs the tests of a build folder that have this label in the guest. ctest's logs are left in BUILD_FOLDER/softroce/; its lines are marked
-# here, so that they are not taken for those of the ctest that started this.
-# Exit status: ctest's, or run.sh's where there was no guest.
+# Runs the tests of a build folder with this label in the guest. ctest's logs are written to BUILD_FOLDER/softroce/. Its
+# output is prefixed with "guest: ", so that it is not mistaken for output of the ctest that started this script.
+# Exit status: that of ctest, or of run.sh if the guest could not be started.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 build=$(realpath "$1") label=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The guest has both devices, and messages go from one to the other over the cable.
+# Tests that the guest has both devices and that messages between them use the cable.
 set -euo pipefail
 fail() { echo "FAILED: $*" && exit 1; }
 

@@ -1,5 +1,6 @@
-# What the guest does as root, in the host's root file system: the devices, then the command, then its exit status.
-# shellcheck shell=bash disable=SC2154  # settings has the variables
+# Runs in the guest as root, in the host's root file system: sets up the devices, runs the command and reports its exit
+# status.
+# shellcheck shell=bash disable=SC2154  # the variables come from settings
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # shellcheck source=/dev/null
 source /run/softroce/settings # mtu, writable, folder, command
@@ -9,9 +10,9 @@ for i in "${!writable[@]}"; do
   mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=mmap "writable$i" "${writable[i]}" || exit
 done
 
-# Two devices on the ends of one cable, in the one network namespace where rxe of Linux 6.1 works. The rules send what
-# goes from one address to the other over the cable, where the kernel would take the short way through lo; a client
-# that binds to no address is at the other end than the address that it connects to.
+# Two devices on the ends of one cable, in the initial network namespace, the only one where rxe of Linux 6.1 works. The
+# rules route packets between the two addresses over the cable, for which the kernel would otherwise use lo. A client that
+# binds to no address gets the address of the end opposite to the one that it connects to.
 a=10.77.0.1 b=10.77.0.2
 ip -batch - <<EOF || exit
 link set lo up
@@ -37,7 +38,7 @@ for i in all veth0 veth1; do
 done
 gid_is_there() {
   local tries gid
-  for ((tries = 0; tries < 500; ++tries)); do  # a work queue fills the table
+  for ((tries = 0; tries < 500; ++tries)); do  # a work queue fills the GID table
     read -r gid <"/sys/class/infiniband/$1/ports/1/gids/1"
     [[ $gid != *:ffff:0a4d:* ]] || return 0
     sleep 0.02
@@ -49,8 +50,8 @@ for i in 0 1; do
 done
 ulimit -l unlimited
 
-# The host reads its ends of these ports as stdout, stderr and status. A port can be opened only once at a time, so
-# that the command gets pipes.
+# The host reads these ports as stdout, stderr and status. A port can be open only once at a time, so the command writes
+# to pipes.
 for port in /sys/class/virtio-ports/*; do declare "port_$(<"$port/name")=/dev/${port##*/}"; done
 exec 3>"$port_stdout" 4>"$port_stderr"
 mkfifo /run/softroce/stdout /run/softroce/stderr
@@ -66,7 +67,7 @@ cats+=($!)
   cd "$folder" && exec "${command[@]}"
 )
 status=$?
-# What the command has left running in the background may hold the pipes open; it goes down with the guest.
+# Background processes of the command may hold the pipes open; they end with the guest.
 (sleep 2 && kill "${cats[@]}") >/dev/null 2>&1 3>&- 4>&- &
 wait "${cats[@]}"
 echo $status >"$port_status"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # Usage: tests/softroce/run.sh [OPTION...] [--] COMMAND [ARGUMENT...]
-# Runs a command in a small virtual machine (QEMU, software emulation) that has Soft-RoCE devices. Its kernel is
-# Debian's (or Ubuntu's); its root is this machine's root file system, read-only under an overlay in memory, so that what was built
-# here runs there unchanged, in the same folder and with the same environment. What it writes is lost at the end.
-# Output and exit status are the command's.
+# Runs a command in a small virtual machine (QEMU, software emulation) with Soft-RoCE devices. Its kernel is Debian's (or
+# Ubuntu's). Its root is this machine's root file system, read-only below an overlay in memory, so programs built here run
+# there unchanged, in the same folder and with the same environment. The guest's writes are lost at the end.
+# Output and exit status are those of the command.
 #
-# In the guest: the devices rxe0 (10.77.0.1) and rxe1 (10.77.0.2), the two ends of the cable veth0-veth1, both with the
-# GID index 1; no other network; `ulimit -l unlimited`; GPUPOOL_SOFTROCE=1 and, as words, GPUPOOL_TEST_RDMA_DEVICES and
-# GPUPOOL_TEST_RDMA_ADDRESSES.
+# The guest has the devices rxe0 (10.77.0.1) and rxe1 (10.77.0.2), the two ends of the cable veth0-veth1, both with GID
+# index 1; no other network; `ulimit -l unlimited`; and the variables GPUPOOL_SOFTROCE=1, GPUPOOL_TEST_RDMA_DEVICES and
+# GPUPOOL_TEST_RDMA_ADDRESSES, the last two with words separated by spaces.
 #
-#   --writable FOLDER   what is written below FOLDER stays (may be repeated)
+#   --writable FOLDER   keep the writes below FOLDER (may be repeated)
 #   --timeout SECONDS   end the guest after this time (600)
-#   --memory MIB        of the guest (3072)
-#   --mtu BYTES         of the cable (4500, with which RoCE's own is 4096)
+#   --memory MIB        memory of the guest (3072)
+#   --mtu BYTES         MTU of the cable (4500, which gives RoCE an MTU of 4096)
 #   --console           show the guest's console at the end, on stderr
-#   --prepare           only look for a newer kernel and keep it in ${XDG_CACHE_HOME:-~/.cache}/gpupool/softroce
+#   --prepare           only download a newer kernel, if there is one, to ${XDG_CACHE_HOME:-~/.cache}/gpupool/softroce
 #
-# Exit status besides the command's: 77 this machine cannot do it (and why), 124 out of time, 125 the guest could not be
-# started or died. One guest runs at a time; another waits for it.
+# Exit status other than the command's: 77 not possible on this machine (the reason is printed), 124 timeout, 125 the guest
+# could not be started or died. One guest runs at a time; others wait for it.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 fail() { echo "softroce: $*" >&2 && exit 125; }
@@ -78,7 +78,7 @@ declare -p mtu writable folder command >"$temporary/initramfs/guest/settings"
 export -p >"$temporary/initramfs/guest/environment"
 (cd "$temporary/initramfs" && find . | busybox cpio -o -H newc -R 0:0 2>/dev/null) >"$temporary/initrd"
 
-# qemu opens its outputs as files: what they really are is up to these.
+# qemu opens its outputs as files; these processes copy them to the real stdout and stderr.
 exec {stdout}> >(exec cat)
 stdout_cat=$!
 exec {stderr}> >(exec cat >&2)
@@ -89,8 +89,8 @@ share() { # NAME PATH [OPTIONS]
     -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
 }
 arguments=(-machine q35 -accel "tcg,thread=multi" -smp 2 -m "$memory"
-  # Without what is slower when emulated ("rep movsb" goes byte by byte), or wrong: with fma, QEMU 7.2 faults in kernels
-  # that softgpu has compiled.
+  # Without CPU features that are slow when emulated ("rep movsb" copies single bytes) or broken: with fma, QEMU 7.2 faults
+  # in kernels that softgpu has compiled.
   -cpu "max,-erms,-fsrm,-pclmulqdq,-la57,-fma"
   -nodefaults -no-user-config -display none -no-reboot -serial "file:$temporary/console"
   -kernel "$kernel/vmlinux" -initrd "$temporary/initrd"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# make_images.sh NVCC SOURCES OUT: compiles the kernels beside this file in the ways that give different fat binaries.
-# What an older nvcc cannot do is left out; the tests ask for it only of newer ones.
+# make_images.sh NVCC SOURCES OUT: compiles kernels.cu of the folder SOURCES with options that give different fat binaries.
+# Images that an older nvcc cannot compile are left out; the tests expect them of newer versions only.
 set -u
 nvcc=$1 sources=$2 out=$3
 rm -rf "$out" && mkdir -p "$out" && cd "$out" || exit 1
