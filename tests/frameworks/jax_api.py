@@ -1,7 +1,7 @@
-"""JAX's use of the CUDA API, through poold on softgpu with SOFTGPU_SKIP_MACHINE_CODE=1.
+"""Tests JAX's use of the CUDA API, through poold on softgpu with SOFTGPU_SKIP_MACHINE_CODE=1.
 
-XLA compiles to machine code, so its kernels are loaded and launched here but do nothing. The tests check what does not
-depend on a kernel: that JAX takes the pool's devices and not the CPU, copies, memory accounting, errors, and that
+XLA compiles to machine code, so its kernels are loaded and launched but do nothing. The tests check the parts that do not
+depend on a kernel's results: that JAX uses the pool's devices and not the CPU, copies, memory accounting, errors, and that
 every call of compilation, execution and libraries succeeds.
 """
 import os
@@ -15,7 +15,7 @@ import numpy as np
 
 
 def pattern(*shape, dtype=np.float32):
-    """Values that differ from zero and from each other, so that a copy that was left out shows."""
+    """Nonzero, distinct values, so that a missing copy is detected."""
     return (np.arange(np.prod(shape)) % 251 + 1).reshape(shape).astype(dtype)
 
 

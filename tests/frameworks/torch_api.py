@@ -1,4 +1,4 @@
-"""PyTorch's use of the CUDA API, through poold on softgpu with SOFTGPU_SKIP_MACHINE_CODE=1.
+"""Tests PyTorch's use of the CUDA API, through poold on softgpu with SOFTGPU_SKIP_MACHINE_CODE=1.
 
 PyTorch's wheels hold machine code, so its kernels are loaded and launched here but do nothing. The tests check what
 does not depend on a kernel: copies (the driver executes them), memory accounting, captured copies, errors, what other
@@ -22,7 +22,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 def pattern(count, seed=0):
-    """Values on the host that differ from zero and from each other, so that a copy that was left out shows."""
+    """Nonzero, distinct values on the host, so that a missing copy is detected."""
     return torch.arange(1, count + 1, dtype=torch.float32) + 1000 * seed
 
 
@@ -163,7 +163,7 @@ class Memory(unittest.TestCase):
         free, total = torch.cuda.mem_get_info()
         before = torch.cuda.memory_stats()
         half = [torch.empty(free // 4, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
-        del half  # stays in the cache of PyTorch's allocator, which gives it back when the device has no more
+        del half  # kept in the cache of PyTorch's allocator, which frees it when the device has no more memory
         most = torch.empty(free * 3 // 4, dtype=torch.uint8, device=DEVICE)
         after = torch.cuda.memory_stats()
         self.assertEqual(after["num_alloc_retries"] - before.get("num_alloc_retries", 0), 1)
@@ -177,7 +177,7 @@ class Memory(unittest.TestCase):
         self.assertGreater(torch.cuda.mem_get_info()[0], free - 64 * MIB)
 
     def test_other_allocators(self):
-        """The allocator is chosen before the first call, so each has a process of its own."""
+        """The allocator is chosen before the first call, so each is tested in a separate process."""
         for choice in ("expandable_segments:True", "backend:cudaMallocAsync"):
             with self.subTest(choice):
                 done = subprocess.run([sys.executable, __file__, "--allocator"], env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": choice},
@@ -214,10 +214,10 @@ def rank(number, folder):
     device = torch.device("cuda", number)
     dist.init_process_group("nccl", init_method=f"file://{folder}/rendezvous", rank=number, world_size=2)
     dist.all_reduce(torch.zeros(100, device=device))
-    second = dist.new_group([0, 1])  # a communicator of its own
+    second = dist.new_group([0, 1])  # a separate communicator
     dist.all_reduce(torch.zeros(100, device=device), group=second)
     network = nn.parallel.DistributedDataParallel(nn.Linear(16, 4).to(device), device_ids=[number], process_group=second,
-                                                  init_sync=False)  # it would compare what an all-gather gave
+                                                  init_sync=False)  # it would compare the results of an all-gather
     for _ in range(2):
         network(torch.zeros(8, 16, device=device)).sum().backward()
     dist.barrier(device_ids=[number])
@@ -245,7 +245,7 @@ class Processes(unittest.TestCase):
     def test_distributed_data_parallel_with_two_communicators(self):
         self.assertGreaterEqual(torch.cuda.device_count(), 2)
         with tempfile.TemporaryDirectory() as folder:
-            multiprocessing.spawn(rank, args=(folder,), nprocs=2)  # raises what a rank raises
+            multiprocessing.spawn(rank, args=(folder,), nprocs=2)  # raises exceptions of the ranks
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The suites of other projects: how to find, build and run the programs of each in a checkout. One row of SUITES each.
+"""The test suites of other projects: how to find, build and run their programs in a checkout. SUITES has a row for each.
 
-Finding programs writes nothing; built() does.
+Finding programs writes no files; built() does.
 """
 import functools
 import os
@@ -11,7 +11,8 @@ import subprocess
 
 
 class Program:
-    """One program of a suite. `build` is a list of commands, or the reason why the program is left out; `prepare`, a function, makes `folder` before."""
+    """One program of a suite. `build` is a list of commands, or the reason why the program is left out. `prepare` is a function
+    that creates `folder` before the build."""
 
     def __init__(self, name, command, folder, build=(), settings=None, prepare=None):
         self.name, self.command, self.folder, self.build, self.settings, self.prepare = name, command, folder, build, settings or {}, prepare
@@ -23,7 +24,8 @@ NEEDS = {"OpenGL": "needs a display", "GLUT": "needs a display", "EGL": "needs a
 LIBRARIES = "cublas cublasLt cufft curand cusolver cusparse nvrtc nvJitLink nvjpeg nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc cudadevrt".split()
 
 
-# Smaller problems, since softgpu is a CPU: options where a sample takes them, else changes to a copy of its source (pattern, replacement).
+# Smaller problems, because softgpu runs on the CPU: options if a sample has them, otherwise changes to a copy of its source
+# (pattern, replacement).
 REDUCED = {
     "matrixMul": ["-wA=128", "-hA=128", "-wB=128", "-hB=128"],
     "eigenvalues": ["--matrix-size=256", "--iters-timing=1"],
@@ -53,7 +55,7 @@ SMALLER = {
 
 
 def make_smaller(source, copy, changes):
-    """Copies the folder of a sample, with a smaller problem."""
+    """Copies the folder of a sample and reduces its problem size."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy)
     texts = {path: path.read_text(errors="replace") for path in copy.iterdir() if path.suffix in (".cu", ".cpp", ".h", ".cuh")}
@@ -68,7 +70,7 @@ def make_smaller(source, copy, changes):
 
 
 def compile_sample(source, checkout, target):
-    """The commands, to be run in the sample's folder or a copy of it, or why there are none."""
+    """Returns the commands to run in the sample's folder or a copy of it, or the reason why the sample is left out."""
     cmake = (source / "CMakeLists.txt").read_text(errors="replace")
     for package, reason in NEEDS.items():
         if re.search(rf"find_package\({package}\b", cmake):
@@ -86,7 +88,7 @@ def compile_sample(source, checkout, target):
     named = [name for name in LIBRARIES if re.search(rf"\b(CUDA::)?{name}\b|{name}_LIBRARY", cmake)]
     words += [f"-l{name}" for name in named]
     if "cusolver" in named:
-        words += ["-lcusparse", "-lcublas"]  # which CMake's CUDA::cusolver brings along
+        words += ["-lcusparse", "-lcublas"]  # dependencies of CMake's CUDA::cusolver
     if "cuda_driver" in cmake or "CUDA_DRIVER" in cmake:
         words.append("-lcuda")
     if "NVVM_LIB" in cmake:
@@ -108,11 +110,11 @@ def cuda_samples(checkout, scratch, _python):
         yield Program(name, [str(target), *REDUCED.get(source.name, [])], folder, compile_sample(source, checkout, target), prepare=prepare)
 
 
-# --- Suites in Python: a program is a module of tests, run with the interpreter that is given ---
+# --- Suites in Python: a program is a module of tests, run with the given interpreter ---
 # At SIGINT, pytest and unittest with --catch print a summary of the tests so far.
 
 def modules(pattern, runner, settings=None, installed=True):
-    """`installed`: the tests are a part of the installed package, or need it, which the checkout's own folder must not hide."""
+    """`installed`: the tests belong to the installed package or need it, so they must not run in the checkout, which would hide it."""
     def find(checkout, scratch, python):
         for path in sorted(checkout.glob(pattern)):
             relative = path.relative_to(checkout).with_suffix("")
@@ -125,11 +127,11 @@ def numba_module(_path, relative):
     return ["-m", "numba.runtests", name[name.index("numba.cuda."):]]
 
 
-# --- ggml: its operators, one program each, compared with its CPU back end ---
+# --- ggml: one program for each operator, compared with its CPU back end ---
 
 OPERATORS = ("ADD MUL DIV SCALE CPY CONT NORM RMS_NORM SOFT_MAX ROPE GET_ROWS SUM_ROWS ARGSORT IM2COL CONCAT UPSCALE PAD CLAMP SIN SQR "
              "MUL_MAT MUL_MAT_ID FLASH_ATTN_EXT SSM_CONV CROSS_ENTROPY_LOSS").split()
-# Patterns of parameters that choose some of an operator's cases, where all of them take many minutes on a CPU.
+# Parameter patterns that select some cases of operators whose cases take many minutes on a CPU.
 OPERATOR_CASES = {"FLASH_ATTN_EXT": "kv=113,nb=1,", "MUL_MAT": "k=(64|128|1057),", "MUL_MAT_ID": "n_mats=4,n_used=2,b=0,m=512,n=(1|4|17),"}
 
 
@@ -144,7 +146,8 @@ def ggml(checkout, scratch, _python):
 
 
 PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
-# softgpu's settings. A device of 13.0 takes the newest PTX that CUDA's libraries bring; Warp's own is for 12.0 at most.
+# softgpu's settings. A device of compute capability 13.0 runs the newest PTX of CUDA's libraries; Warp's PTX is for 12.0 at
+# most.
 DEVICES = {
     "cuda-samples": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
     "cupy": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0", "SOFTGPU_DEVICES": "2", "SOFTGPU_MEMORY": "8GiB"},
@@ -164,13 +167,13 @@ SUITES = {
 
 
 def built(program, log, seconds):
-    """"" when the program is built, else why not."""
+    """Builds the program. Returns "" or the error."""
     if program.prepare:
         program.prepare()
     for words in program.build:
         with open(log, "a") as out:
             try:
-                # A build of the same target by two programs at once is serialised by the caller.
+                # The caller serializes builds, because several programs may share a target.
                 status = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, timeout=seconds, cwd=program.folder).returncode
             except (subprocess.TimeoutExpired, OSError) as failure:
                 return f"cannot be built: {failure}"[:200]

@@ -1,6 +1,7 @@
-"""Runs the test suites of other projects through poold and directly on softgpu (suites.py says how), and compares.
+"""Runs the test suites of other projects (suites.py) through poold and directly on softgpu, and compares the results.
 
-scripts/try-others.sh has the usage. Each program runs once in each way, with a limit of time; its logs stay in FOLDER/results/SUITE.
+See scripts/try-others.sh for the usage. Each program runs once in each way, with a time limit; its logs are kept in
+FOLDER/results/SUITE.
 """
 import argparse
 import concurrent.futures
@@ -22,15 +23,15 @@ import pool as pools  # noqa: E402
 import suites  # noqa: E402
 
 WAYS = ("direct", "pool")
-GOOD = ("passed", "skipped", "in part")  # how the outcomes begin that are no failures
-WAIVED = {"cuda-samples": 2}  # exit status by which a program says that it cannot run here
+GOOD = ("passed", "skipped", "in part")  # prefixes of outcomes that are not failures
+WAIVED = {"cuda-samples": 2}  # exit status of a program that cannot run on this device
 BUILD_SECONDS = 3600
-SUMMARY_SECONDS = 60  # which the test that runs when the limit is reached has to its end, at most as long as the limit
-LEAST_SECONDS, NOTABLE_RATIO = 0.1, 1.3  # of the comparison of times
+SUMMARY_SECONDS = 60  # after the time limit, for the current test to end (at most the limit itself)
+LEAST_SECONDS, NOTABLE_RATIO = 0.1, 1.3  # for the comparison of run times
 
 
 def expectations(suite):
-    """[(pattern of names, way or both, reason)] from SUITE.txt: `NAME WAY REASON` a line, # begins a comment."""
+    """Returns [(name pattern, way or "both", reason)] from SUITE.txt, which has lines `NAME WAY REASON` and comments with #."""
     rows = []
     path = HERE / "expectations" / f"{suite}.txt"
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -47,7 +48,7 @@ def row_for(rows, name, way):
 
 
 def tests_in(log):
-    """{"passed", "failed" and "skipped": number of tests} as the last lines of unittest or pytest say, else None."""
+    """Returns the numbers of "passed", "failed" and "skipped" tests from the last lines of unittest or pytest; None without them."""
     text = log.read_text(errors="replace")
     if ran := re.search(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE):
         named = {name: int(number) for name, number in re.findall(r"([a-z ]+)=(\d+)", ran[2] or "")}
@@ -61,11 +62,11 @@ def tests_in(log):
     return None
 
 
-NO_TESTS = 5  # pytest's and unittest's status where a module skipped itself
+NO_TESTS = 5  # exit status of pytest and unittest if a module skips itself
 
 
 def skipped_all(log):
-    """Whether the summary of unittest, pytest or ggml says that no test ran to its end."""
+    """True if according to the summary of unittest, pytest or ggml no test passed or failed."""
     if re.search(r"^ *0/0 tests passed$", log.read_text(errors="replace"), re.MULTILINE):
         return True
     tests = tests_in(log)
@@ -73,7 +74,8 @@ def skipped_all(log):
 
 
 def ended(process, seconds):
-    """The status of a process, or None after `seconds`. A test runner gets SIGINT then, and time to print what it has."""
+    """Waits for the process. Returns its exit status, or None after `seconds`; then the process first gets SIGINT and time to
+    print a summary."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -86,7 +88,8 @@ def ended(process, seconds):
 
 
 def outcome(command, folder, environment, log, seconds, waived):
-    """"passed", "waived", "skipped" where all of its tests were, "in part: ..." where the limit came first, or how it failed. The process group ends with the program."""
+    """Runs a program and kills its process group at the end. Returns "passed", "waived", "skipped" (all tests skipped), "in part:
+    ..." (time limit reached) or the failure."""
     with open(log, "w") as out:
         try:
             process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -119,7 +122,7 @@ class Run:
         self.results = pathlib.Path(given.folder, "results", suite).resolve()
         self.results.mkdir(parents=True, exist_ok=True)
         self.building = threading.Lock()
-        self.seconds = {}  # {(program, way): how long it ran}
+        self.seconds = {}  # {(program, way): run time}
 
     def environment(self, program, way, number):
         settings = {**program.settings, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -132,7 +135,7 @@ class Run:
                 "LD_LIBRARY_PATH": ":".join(filter(None, [str(self.build / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH")]))}
 
     def program(self, number, program):
-        """{way: outcome} of one program; "build" instead where it cannot be built."""
+        """Runs one program. Returns its name and {way: outcome}, or {"build": error} if it was not built."""
         if isinstance(program.build, str):
             return program.name, {"build": f"left out: {program.build}"}
         log = self.results / f"{program.name}.build.log"
@@ -156,7 +159,7 @@ class Run:
         return result
 
     def measure(self, number, program):
-        """Replaces the times of the first runs, in which caches fill, by the medians of `repeat` more in each way, in turn."""
+        """Replaces the times of the first runs, which fill caches, by the medians of `repeat` more runs in each way, alternating."""
         seconds = {way: [] for way in WAYS}
         for _ in range(self.given.repeat):
             for way in WAYS:
@@ -179,7 +182,7 @@ class Run:
 
 
 def judged(suite, results):
-    """(counts, new failures, expectations that are met no longer)"""
+    """Returns (counts, new failures, expected failures that did not happen)."""
     rows = expectations(suite)
     counts, new, used = {}, [], set()
     for name, ways in sorted(results.items()):
@@ -196,7 +199,7 @@ def judged(suite, results):
 
 
 def print_ratios(results, seconds):
-    """How much longer the pool takes. Meant for --jobs 1 --repeat 3 on an idle machine."""
+    """Prints the ratios of run times, pool to direct. Meaningful with --jobs 1 --repeat 3 on an idle machine."""
     ratios = {name: seconds[name, "pool"] / seconds[name, "direct"] for name, ways in results.items()
               if ways.get("direct") == ways.get("pool") == "passed" and seconds[name, "direct"] > LEAST_SECONDS}
     if not ratios:
@@ -230,7 +233,7 @@ def main():
         for name, checkout in found.items():
             print("\n".join(f"{name} {program.name}" for program in suites.SUITES[name](checkout, given.folder, given.python)))
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that poold ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that poold is stopped, too
     failed = False
     for name, checkout in found.items():
         settings = {"SOFTGPU_COMPUTE_CAPABILITY": "9.0", "SOFTGPU_MEMORY": "2GiB", **suites.DEVICES.get(name, {})}

@@ -1,4 +1,4 @@
-"""try_others.py on a suite that was made up: `try_others_test.py BUILD`. Its programs need no CUDA, and fail in known ways."""
+"""try_others_test.py BUILD: tests try_others.py on an artificial suite, whose programs need no CUDA and fail in known ways."""
 import os
 import pathlib
 import re
@@ -14,12 +14,12 @@ PROGRAMS = {
     "fails_in_pool": "self.assertNotIn('GPUPOOL', os.environ)",
     "never_ends": "threading.Event().wait()",
     "skips_all": "self.skipTest('never')",
-    # The first run of each way takes longer, and each through the pool, so that the ratio is printed.
+    # The first run of each way and all runs through the pool take longer, so that the ratio is printed.
     "slow_at_first": "f = open('slow_at_first', 'a'); first = f.tell() < 2; f.write('x'); f.close(); pool = 'GPUPOOL' in os.environ; "
                      "threading.Event().wait(4 if first else 2 if pool else 0.2)",
     # Reaches the limit of 15 s in its second test.
     "takes_long": "pass\n  def test_b(self):\n    threading.Event().wait(20)\n  def test_c(self):\n    self.fail()",
-    "skips_module": "print('1 skipped in 0.1s', flush=True); os._exit(5)",  # as pytest
+    "skips_module": "print('1 skipped in 0.1s', flush=True); os._exit(5)",  # as pytest does
     "runs_none": "print('  0/0 tests passed')",
 }
 
@@ -42,7 +42,7 @@ class Script(unittest.TestCase):
                               env={**os.environ, "PATH": path})
 
     def add_sample(self):
-        """A sample whose problem is made smaller (SMALLER in suites.py); its program passes if its folder has the smaller one."""
+        """Adds a sample whose problem size is reduced (SMALLER in suites.py); its program passes if its folder has the reduced one."""
         sample = self.folder / "cuda-samples" / "Samples" / "2_Concepts" / "scan"
         sample.mkdir(parents=True)
         (sample / "CMakeLists.txt").write_text("add_executable(scan main.cpp)\n")
@@ -98,7 +98,7 @@ class Script(unittest.TestCase):
 
     def test_a_sample_runs_with_a_smaller_problem_in_a_copy(self):
         sample = self.add_sample()
-        compiler = self.folder / "bin" / "nvcc"  # makes a program that looks for the smaller problem in the folder where it runs
+        compiler = self.folder / "bin" / "nvcc"  # makes a program that looks for the reduced size in its working folder
         compiler.parent.mkdir()
         compiler.write_text("""#!/bin/sh
 while [ "$1" != -o ]; do shift; done

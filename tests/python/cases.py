@@ -1,4 +1,4 @@
-"""unittest.main() for the programs of this folder: prints a line for each skipped test, which scripts/test.sh lists and counts."""
+"""unittest.main() for the programs of this folder; prints a line for each skipped test, for scripts/test.sh."""
 import unittest
 
 

@@ -1,4 +1,4 @@
-"""CuPy's arrays, against NumPy. What needs a library of NVIDIA's that is not there is skipped."""
+"""Tests CuPy's arrays against NumPy. Tests that need a missing NVIDIA library are skipped."""
 import unittest
 
 import cupy as cp
@@ -6,7 +6,7 @@ import numpy as np
 
 import cases
 
-TYPES = (np.uint8, np.int32, np.float16, np.float64, np.complex64)  # each makes dozens of kernels
+TYPES = (np.uint8, np.int32, np.float16, np.float64, np.complex64)  # each compiles dozens of kernels
 
 
 def random(shape, dtype=np.float32, seed=1):
@@ -91,7 +91,7 @@ class Arrays(unittest.TestCase):
         np.testing.assert_array_equal(cp.asnumpy(cp.nonzero(x.ravel() > 50)[0]), np.nonzero(a.ravel() > 50)[0])
 
     def test_sorting(self):
-        # Few types and functions: each is another dozen of Thrust's kernels, which take their time to compile.
+        # Few types and functions, because each needs a dozen Thrust kernels, which are slow to compile.
         a = random(5000, np.float64)
         x = cp.asarray(a)
         np.testing.assert_array_equal(cp.asnumpy(cp.sort(x)), np.sort(a))
@@ -147,7 +147,7 @@ class Arrays(unittest.TestCase):
     def test_products_of_integers(self):
         try:
             import cupy_backends.cuda.libs.cublas as cublas
-            cublas.getVersion  # the library is looked for now
+            cublas.getVersion  # loads the library
         except ImportError as missing:
             self.skipTest(f"needs cuBLAS ({missing})")
         a, b = random((20, 30), np.int64), random((30, 10), np.int64, 2)
@@ -164,7 +164,7 @@ class Arrays(unittest.TestCase):
         same(fused(cp.asarray(a), cp.asarray(b)), np.sqrt(a * a + b * b) + np.where(a > b, a, b), rtol=1e-5)
 
     def test_random_numbers(self):
-        # Generators have their own kernels; cupy.random.rand and the like need cuRAND.
+        # Generators have their own kernels; cupy.random.rand and similar functions need cuRAND.
         for bit_generator in (cp.random.XORWOW, cp.random.MRG32k3a, cp.random.Philox4x3210):
             generator = cp.random.Generator(bit_generator(seed=5))
             uniform = cp.asnumpy(generator.random(20_000))

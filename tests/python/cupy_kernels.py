@@ -1,4 +1,4 @@
-"""Kernels written for CuPy, its streams, graphs and memory, against NumPy."""
+"""Tests custom CuPy kernels, and CuPy's streams, graphs and memory, against NumPy."""
 import ctypes
 import threading
 import unittest
@@ -212,7 +212,7 @@ class Streams(unittest.TestCase):
                     if int(values.sum()) != 10_000 * (n + 20):
                         failures.append(n)
                     stream.synchronize()
-            except Exception as failure:  # told below: a thread's exception ends nothing
+            except Exception as failure:  # checked below: an exception in a thread does not fail the test
                 failures.append(failure)
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
@@ -272,7 +272,7 @@ class Memory(unittest.TestCase):
         cp.cuda.get_current_stream().synchronize()
         there = np.ctypeslib.as_array(ctypes.cast(values.data.ptr, ctypes.POINTER(ctypes.c_double)), (1000,))
         np.testing.assert_array_equal(there, 3)
-        there[:] = np.arange(1000)  # the program's memory as well
+        there[:] = np.arange(1000)  # managed memory is also accessible to the program
         self.assertEqual(float(values.sum()), 499_500)
 
     def test_with_numba(self):

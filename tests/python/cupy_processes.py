@@ -1,5 +1,5 @@
-"""Processes started with multiprocessing's spawn that work on each other's device memory, as PyTorch's do: cudaIpcGetMemHandle and
-its kin, called by CuPy."""
+"""Tests processes started with multiprocessing's spawn that use each other's device memory through CUDA IPC, as PyTorch's
+do; CuPy calls cudaIpcGetMemHandle and related functions."""
 import ctypes
 import multiprocessing
 import unittest
@@ -16,7 +16,7 @@ COUNT = 100_000
 
 
 def share(array):
-    """What another process needs for open_array(): the handle of the allocation that the array is a part of, and where it is there."""
+    """Returns the arguments of Opened() in another process: the allocation's handle, the array's offset in it, shape and dtype."""
     pointer, size = ctypes.c_uint64(), ctypes.c_size_t()
     status = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(ctypes.byref(pointer), ctypes.byref(size), ctypes.c_uint64(array.data.ptr))
     assert status == 0, status
@@ -24,7 +24,7 @@ def share(array):
 
 
 class Opened:
-    """An array of another process, until `with` is over."""
+    """Opens an array of another process for the duration of `with`."""
 
     def __init__(self, handle, offset, shape, dtype):
         self.base = runtime.ipcOpenMemHandle(handle)
@@ -46,7 +46,7 @@ def receive(connection):
 
 
 def add_when_recorded(connection, number):
-    """Adds to the sender's array behind its event, without waiting for either's work, and records an event of its own."""
+    """Adds to the sender's array after its event, without waiting on the host, and records an event of its own."""
     shared, event = receive(connection)
     theirs = runtime.ipcOpenEventHandle(event)
     done = cp.cuda.Event(disable_timing=True, interprocess=True)
@@ -55,7 +55,7 @@ def add_when_recorded(connection, number):
         values += number
         done.record(stream)
         connection.send(runtime.ipcGetEventHandle(done.ptr))
-        receive(connection)  # what is destroyed cannot be opened
+        receive(connection)  # a destroyed event could not be opened
         stream.synchronize()
     runtime.eventDestroy(theirs)
 
@@ -79,12 +79,12 @@ class Processes(unittest.TestCase):
         here, there = spawn.Pipe()
         process = spawn.Process(target=target, args=(there, *arguments), daemon=True)
         process.start()
-        there.close()  # the other's end is the end
+        there.close()  # so that the connection ends when the process exits
         self.addCleanup(here.close)
         return process, here
 
     def test_memory_and_events(self):
-        filler = cp.zeros(100)  # so that the array is not at the beginning of its allocation
+        filler = cp.zeros(100)  # so that the array is not at the start of its allocation
         values = cp.zeros(COUNT, np.float32)
         recorded = cp.cuda.Event(disable_timing=True, interprocess=True)
         cp.cuda.Device().synchronize()

@@ -1,9 +1,10 @@
-"""The driver version that programs are told, by a setting.
+"""Tests the setting of the driver version that programs see.
 
     driver_version.py VARIABLE FOLDER LIST
 
-VARIABLE is GPUPOOL_DRIVER_VERSION, for programs on a pool, or SOFTGPU_DRIVER_VERSION, for programs that load softgpu. FOLDER and LIST are those of
-runtimes.py, whose program runs here on some runtimes. Ends with status 77 where these cannot be had.
+VARIABLE is GPUPOOL_DRIVER_VERSION, for programs on a pool, or SOFTGPU_DRIVER_VERSION, for programs that load softgpu.
+FOLDER and LIST are those of runtimes.py, whose program is run on some runtimes. Exits with 77 if a runtime cannot be
+downloaded.
 """
 import os
 import pathlib
@@ -14,7 +15,7 @@ import sys
 from runtimes import download, listed
 
 PROGRAM = pathlib.Path(__file__).with_name("runtimes.py")
-# Told version, runtime. CUDA works with an older driver of the same major version, and with any newer one.
+# (driver version, runtime). CUDA works with an older driver of the same major version, and with any newer one.
 WORK = [("11.8", "11.8.89"), ("12.2", "12.2.140"), ("12.2", "12.9.79"), ("13.0", "13.5.37"), ("13.1", "13.5.37"), ("13.4", "13.5.37"),
         ("13.5", "13.5.37"), ("13.5", "12.8.90"), ("13.5", "11.8.89")]
 INSUFFICIENT = [("12.8", "13.0.96"), ("11.8", "12.0.146")]
@@ -28,7 +29,7 @@ def run(variable, told, version, path):
 
 
 def ask(variable, told):
-    """What libcuda.so.1 says, and what it prints, without a runtime."""
+    """Returns the result of cuInit, the driver version and the output of libcuda.so.1, without a runtime."""
     ask = "import ctypes as c; d = c.CDLL('libcuda.so.1'); n = c.c_int(); r = d.cuInit(0); d.cuDriverGetVersion(c.byref(n)); print(r, n.value)"
     return subprocess.run([sys.executable, "-c", ask], env={**os.environ, variable: told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=120).stdout

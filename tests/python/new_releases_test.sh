@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# new_releases_test.sh SOURCE_FOLDER: scripts/check-new-releases.sh with a pip that answers from files instead of the network.
+# new_releases_test.sh SOURCE_FOLDER: tests scripts/check-new-releases.sh with a pip that reads files instead of the network.
 set -euo pipefail
 source=$1
 work=$(mktemp -d)
@@ -15,7 +15,7 @@ PYTHON
 chmod +x "$work/bin/python3"
 
 failed=0
-# expect STATUS OUTPUT: what the script must say of $work/list.
+# expect STATUS OUTPUT: runs the script on $work/list and checks its exit status and output.
 expect() {
   local status=0 output
   output=$(PATH="$work/bin:$PATH" "$source/scripts/check-new-releases.sh" "$work/list" 2>/dev/null) || status=$?
@@ -42,7 +42,7 @@ expect 2 ""
 : >"$work/list"
 expect 1 ""
 
-# The tests' own list is one that the script reads: without answers it says so.
+# The script can read the tests' own list: without answers from pip it exits with 2.
 rm -f "$work/versions/"*
 cp "$source/tests/python/releases.txt" "$work/list"
 expect 2 ""

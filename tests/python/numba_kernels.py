@@ -1,4 +1,4 @@
-"""Kernels that Numba compiles, against NumPy."""
+"""Tests kernels compiled by Numba against NumPy."""
 import math
 import unittest
 import warnings
@@ -187,7 +187,7 @@ class Kernels(unittest.TestCase):
                  "erfc gamma lgamma").split()
         functions = [getattr(math, name) for name in names]
 
-        # One kernel of all, as source: Numba compiles no list of functions.
+        # One kernel with all functions, as source text, because Numba cannot compile a list of functions.
         lines = ["def apply(values, result):", "    i = cuda.grid(1)", "    if i < values.size:", "        x = values[i]"]
         lines += [f"        result[{n}, i] = math.{name}(x)" for n, name in enumerate(names)]
         scope = {"cuda": cuda, "math": math}
@@ -283,7 +283,7 @@ class Kernels(unittest.TestCase):
             column = cuda.grid(1)
             grid = cuda.cg.this_grid()
             for row in range(1, matrix.shape[0]):
-                # Each row needs the one before it, whole.
+                # Each row needs the complete row before it.
                 matrix[row, column] = matrix[row - 1, matrix.shape[1] - column - 1] + 1
                 grid.sync()
 
@@ -367,7 +367,7 @@ class Kernels(unittest.TestCase):
         values = cuda.to_device(random(10))
         with self.assertRaisesRegex(Exception, "INVALID_VALUE|INVALID_CONFIGURATION"):
             add[1, 4096](values, values, values)
-        add[1, 32](values, values, values)  # and the context is as good as before
+        add[1, 32](values, values, values)  # the context is still valid
         cuda.synchronize()
 
 

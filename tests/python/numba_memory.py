@@ -1,4 +1,4 @@
-"""Numba's arrays, streams and events, against NumPy."""
+"""Tests Numba's arrays, streams and events against NumPy."""
 import gc
 import threading
 import unittest
@@ -125,7 +125,7 @@ class Memory(unittest.TestCase):
                 for _ in range(20):
                     bump(array, 1, stream)
                 stream.synchronize()
-            except Exception as failure:  # told below: a thread's exception ends nothing
+            except Exception as failure:  # checked below: an exception in a thread does not fail the test
                 failures.append(failure)
 
         threads = [threading.Thread(target=work, args=(array,)) for array in arrays]
@@ -162,7 +162,7 @@ class Memory(unittest.TestCase):
     def test_managed_array(self):
         for count in (1000, 300_000):
             values = cuda.managed_array(count, np.int32)
-            for n in range(3):  # the program and the kernels in turn
+            for n in range(3):  # the program and the kernels alternate
                 values[:] = np.arange(count) + n
                 bump(values)
                 cuda.synchronize()
@@ -180,7 +180,7 @@ class Memory(unittest.TestCase):
         values, event, stream = cuda.to_device(np.arange(10)), cuda.event(), cuda.stream()
         bump(values, 1, stream)
         del values, event, stream
-        cuda.close()  # frees what is left, without a current context
+        cuda.close()  # frees the remaining memory without a current context
 
 
 if __name__ == "__main__":

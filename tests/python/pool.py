@@ -1,10 +1,10 @@
-"""A poold of one's own, and programs that run on it. Needs nothing but Python's standard library.
+"""Starts a poold and runs programs on it. Needs only Python's standard library.
 
     pool.py [--device softgpu] [--set NAME=VALUE ...] [--python FOLDER] [--pool-run] BUILD COMMAND...
 
-starts BUILD's poold, runs COMMAND on it with the client library in the place of NVIDIA's driver, and ends with COMMAND's
-status. With --pool-run BUILD's pool-run starts COMMAND. With --python COMMAND is a program for the virtual environment FOLDER (tests/support/make_python.sh); where that
-could not be made the status is 77.
+starts BUILD's poold, runs COMMAND on it with the client library in place of NVIDIA's driver, and exits with COMMAND's
+status. With --pool-run, BUILD's pool-run starts COMMAND. With --python, COMMAND is a program for the virtual environment
+FOLDER (tests/support/make_python.sh); the exit status is 77 if that environment could not be made.
 """
 import argparse
 import glob
@@ -22,7 +22,7 @@ STOP_SECONDS = 30
 
 
 class Pool:
-    """poold, from `with` to its end. Raises RuntimeError where it does not start."""
+    """Runs poold for the duration of `with`. Raises RuntimeError if it does not start."""
 
     def __init__(self, programs, client, device="softgpu", settings=None, options=(), user=None):
         self.programs = pathlib.Path(programs)
@@ -32,7 +32,7 @@ class Pool:
         if device == "softgpu":
             self.settings.setdefault("SOFTGPU_INSTANCE", f"python-{os.getpid()}")
         self.options = list(options)
-        self.user = user  # whom poold runs as
+        self.user = user  # user that runs poold; None: the current one
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="gpupool-")
@@ -68,14 +68,14 @@ class Pool:
         self.folder.cleanup()
         if self.device == "softgpu":
             for left in glob.glob(f"/dev/shm/*{self.settings['SOFTGPU_INSTANCE']}*"):
-                pathlib.Path(left).unlink(missing_ok=True)  # a process of the device may take it away, too
+                pathlib.Path(left).unlink(missing_ok=True)  # a process of the device may have removed it
 
     def said(self):
         self.log.flush()
         return pathlib.Path(self.log.name).read_text()
 
     def environment(self, **more):
-        """For programs that are to run on this pool."""
+        """Returns the environment of programs that run on this pool."""
         paths = [self.client] + [path for path in [os.environ.get("LD_LIBRARY_PATH")] if path]
         return {**os.environ, "GPUPOOL": self.url, "LD_LIBRARY_PATH": ":".join(paths), **more}
 

@@ -1,9 +1,9 @@
-"""Every CUDA runtime of PyPI, used as a program that nvcc built would use it.
+"""Tests every CUDA runtime of PyPI, used as by a program that nvcc built.
 
     runtimes.py FOLDER LIST
 
-LIST has lines PACKAGE==VERSION; those of nvidia-cuda-runtime* are tested. Each one's libcudart is downloaded into FOLDER once and a program
-runs on it, in a process of its own. Ends with status 77 where PyPI is out of reach.
+LIST has lines PACKAGE==VERSION; those of nvidia-cuda-runtime* are tested. Each version's libcudart is downloaded into
+FOLDER once, and a program uses it in a separate process. Exits with 77 if PyPI cannot be reached.
 """
 import ctypes as c
 import fcntl
@@ -52,7 +52,7 @@ DONE:
   ret;
 }
 """ + b"\0"
-NEWER_PTX = PTX.replace(b".version 6.5", b".version 8.7").replace(b"sm_50", b"sm_120")  # than softgpu's device
+NEWER_PTX = PTX.replace(b".version 6.5", b".version 8.7").replace(b"sm_50", b"sm_120")  # newer than softgpu's device
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 NOT_READY, INVALID_VALUE, MEMORY_ALLOCATION, INVALID_CONFIGURATION = 600, 1, 2, 9
 INVALID_DEVICE_FUNCTION, NO_KERNEL_IMAGE = 98, 209
@@ -62,7 +62,7 @@ class Dim(c.Structure):
     _fields_ = [("x", c.c_uint), ("y", c.c_uint), ("z", c.c_uint)]
 
 
-class Wrapper(c.Structure):  # what nvcc puts around a fat binary
+class Wrapper(c.Structure):  # nvcc's wrapper of a fat binary
     _fields_ = [("magic", c.c_uint), ("version", c.c_uint), ("data", c.c_void_p), ("list", c.c_void_p)]
 
 
@@ -73,7 +73,7 @@ def fat_binary(ptx, capability=50):
 
 
 class Runtime:
-    """libcudart with each call checked: anything but success raises."""
+    """A libcudart whose calls raise RuntimeError on failure."""
 
     def __init__(self, path):
         self.library = c.CDLL(str(path))
@@ -95,7 +95,8 @@ class Runtime:
 
 
 def registered_kernel(cuda, image):
-    """As the constructor does that nvcc puts into programs. Returns what stands for the kernel, and what must live on."""
+    """Registers a kernel as nvcc's constructor in a program does. Returns pointers that identify the kernel and its variable, and
+    objects that must be kept alive."""
     data = c.create_string_buffer(image)
     wrapper = Wrapper(0x466243B1, 1, c.addressof(data), None)
     stub, variable = c.create_string_buffer(16), c.create_string_buffer(4)
@@ -109,7 +110,7 @@ def registered_kernel(cuda, image):
 
 
 def program(path, version, told):
-    """`told`: the driver version that the runtime must see; 0: any."""
+    """Tests one runtime. `told`: the driver version that it must see; 0: any."""
     cuda = Runtime(path)
     kernel, variable, _kept = registered_kernel(cuda, fat_binary(PTX))
     missing, _, _kept_too = registered_kernel(cuda, fat_binary(NEWER_PTX, 120))
@@ -122,7 +123,7 @@ def program(path, version, told):
         cuda.cudaDriverGetVersion(c.byref(number))
         assert number.value == told, number.value
     cuda.cudaDeviceGetAttribute(c.byref(number), 10, 0)
-    assert number.value == 32  # the warp's size
+    assert number.value == 32  # warp size
 
     def launch(values, amount, stream=None):
         words = (c.c_void_p * 3)(*(c.cast(c.pointer(word), c.c_void_p) for word in (values, c.c_uint(amount), c.c_uint(COUNT))))
@@ -200,7 +201,7 @@ def program(path, version, told):
     cuda.cudaStreamSynchronize(stream)
     assert set(back) == {9}
 
-    # PTX given at run time, where the runtime can (12.8 and newer).
+    # PTX loaded at run time, if the runtime supports it (12.8 and newer).
     loaded = hasattr(cuda.library, "cudaLibraryLoadData")
     if loaded:
         library, function = c.c_void_p(), c.c_void_p()
@@ -212,7 +213,7 @@ def program(path, version, told):
         assert set(back) == {34}
         cuda.cudaLibraryUnload(library)
 
-    # A kernel without code for the device, each time anew; others go on.
+    # A kernel without code for the device fails each time; other kernels still work.
     attributes = c.create_string_buffer(1024)
     wanted = [NO_KERNEL_IMAGE] if version[0] > 11 else [NO_KERNEL_IMAGE, INVALID_DEVICE_FUNCTION]
     words = (c.c_void_p * 3)(*(c.cast(c.pointer(word), c.c_void_p) for word in (values, c.c_uint(1), c.c_uint(COUNT))))
@@ -223,10 +224,10 @@ def program(path, version, told):
     cuda.cudaFuncGetAttributes(attributes, kernel)
     cuda.cudaDeviceSynchronize()
 
-    # Mistakes.
+    # Errors.
     cuda.expect([MEMORY_ALLOCATION], "cudaMalloc", c.byref(passing), c.c_size_t(1 << 46))
     cuda.expect([INVALID_VALUE], "cudaMalloc", None, size)
-    # CUDA 13's runtimes pass the driver's error on as it is.
+    # CUDA 13's runtimes return the driver's error unchanged.
     cuda.expect([INVALID_CONFIGURATION] if version[0] < 13 else [INVALID_CONFIGURATION, INVALID_VALUE], "cudaLaunchKernel", kernel, Dim(1, 1, 1), Dim(0, 1, 1), words, c.c_size_t(0), None)
 
     for event in (begin, end):
@@ -241,13 +242,13 @@ def program(path, version, told):
 
 
 def listed(path):
-    """The (package, version) pairs of the runtimes in the list."""
+    """Returns the (package, version) pairs of the runtimes in the list."""
     lines = (line.split("#")[0].strip() for line in pathlib.Path(path).read_text().splitlines())
     return [tuple(line.split("==")) for line in lines if line.startswith("nvidia-cuda-runtime")]
 
 
 def python_with_pip(folder):
-    """This interpreter, or where it has no pip, as on Debian, one of a virtual environment in the folder."""
+    """Returns this interpreter or, if it has no pip (as on Debian), that of a virtual environment in the folder."""
     if importlib.util.find_spec("pip"):
         return sys.executable
     environment = pathlib.Path(folder, "pip")
@@ -257,7 +258,7 @@ def python_with_pip(folder):
 
 
 def download(folder, package, version):
-    """The path of the version's libcudart; None where it cannot be had. Of the package only the library is kept."""
+    """Downloads the version's libcudart and returns its path, or None on failure. Keeps only the library of the package."""
     target = pathlib.Path(folder, version)
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -279,7 +280,7 @@ def download(folder, package, version):
 
 
 def run(path, version):
-    """True where the program on this runtime succeeds; two runtimes in one process are another matter."""
+    """Runs the test program with this runtime in a separate process. Returns True on success."""
     try:
         return subprocess.run([sys.executable, __file__, "--run", path, version], timeout=RUN_SECONDS).returncode == 0
     except subprocess.TimeoutExpired:
@@ -298,7 +299,7 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX)
         for package, version in listed(releases):
             path = download(folder, package, version)
-            if path is None:  # the others are not asked for, which could take as long for each
+            if path is None:  # the rest is not tried, because each attempt could take as long
                 missing = f"skipped: {package} {version} is not to be had from PyPI, nor tried are those behind it"
                 break
             libraries[version] = path
