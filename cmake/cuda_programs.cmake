@@ -53,7 +53,7 @@ function(_find_working_nvcc)
   endforeach()
   set(GPUPOOL_HAVE_NVCC OFF CACHE INTERNAL "")
   message(WARNING "${NVCC} accepts none of the installed host compilers: the CUDA examples and the tests that need "
-                  "them are left out. Installing an older g++ helps. Its last words:\n${log}")
+                  "them are left out. Installing an older g++ helps. Output of the last attempt:\n${log}")
 endfunction()
 _find_working_nvcc()
 if(GPUPOOL_HAVE_NVCC)

@@ -23,7 +23,7 @@ if(_cuda_version LESS 13000 AND NOT GPUPOOL_CUDA_HEADERS)
   if(_status EQUAL 0)
     set(GPUPOOL_CUDA_HEADERS ${_headers}/include)  # not cached: set by every configure run
   else()
-    message(WARNING "cuda.h is of version ${_cuda_version}, and that of CUDA ${_newest_headers} cannot be had: programs that were built with a "
+    message(WARNING "cuda.h is of version ${_cuda_version}, and cuda.h of CUDA ${_newest_headers} cannot be downloaded: programs built with a "
                     "newer CUDA than this toolkit will not work with the client library of this build")
     set(GPUPOOL_OLD_CUDA_HEADERS ON)
   endif()

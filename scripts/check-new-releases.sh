@@ -18,12 +18,12 @@ new=0
 for package in "${packages[@]}"; do
   known=$(awk -v package="$package" '$1 == package { print $2 }' <<<"$rows" | sort -V)
   if ! answer=$(python3 -m pip index versions --disable-pip-version-check "$package" 2>/dev/null); then
-    printf 'cannot ask pip for the versions of %s\n' "$package" >&2
+    printf 'pip cannot list the versions of %s\n' "$package" >&2
     exit 2
   fi
   available=$(sed -nE 's/^Available versions: //p' <<<"$answer" | tr -d ' ' | tr ',' '\n')
   if [[ -z $available ]]; then
-    printf 'pip names no versions of %s\n' "$package" >&2
+    printf 'pip lists no versions of %s\n' "$package" >&2
     exit 2
   fi
   oldest=$(head -n 1 <<<"$known")
@@ -34,5 +34,5 @@ for package in "${packages[@]}"; do
     new=1
   done <<<"$available"
 done
-((new == 0)) || note "new on PyPI: add a row to ${list#"$root"/} for each, and run the tests (python.runtimes, libraries)" >&2
+((new == 0)) || note "new versions on PyPI: add a row for each to ${list#"$root"/} and run the tests (python.runtimes, libraries)" >&2
 exit $new

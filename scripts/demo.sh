@@ -45,10 +45,10 @@ mkdir pool
 cd pool
 say "2. a pool of two GPU hosts"
 show_pool
-say "${green}both parts passed$plain in ${SECONDS} s; pictures and logs are in build/demo"
+say "${green}both parts passed$plain in ${SECONDS} s; images and logs are in build/demo"
 say "what to try next"
 note "your own program:    nvcc program.cu -o program
     start a server:      build/$preset/bin/poold --listen tcp://127.0.0.1:9700 --device softgpu
     run the program:     build/$preset/bin/pool-run --server tcp://127.0.0.1:9700 -- ./program
-    what it may use:     build/$preset/bin/pool-run --server tcp://127.0.0.1:9700 -- build/$preset/bin/pool-smi
+    its GPUs:            build/$preset/bin/pool-run --server tcp://127.0.0.1:9700 -- build/$preset/bin/pool-smi
     tenants and quotas:  docs/operations.md      Python, PyTorch:  docs/python.md      all tests:  scripts/test.sh"

@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ ${1:-} != -h && ${1:-} != --help ]] || { usage; exit 0; }
-version=${1:?names no version; try --help} folder=${2:?names no folder; try --help}
+version=${1:?VERSION is missing; try --help} folder=${2:?FOLDER is missing; try --help}
 [[ ! -f $folder/include/cuda.h ]] || exit 0
 
 mkdir -p "$(dirname "$folder")"
@@ -21,7 +21,7 @@ fi
 package=nvidia-cuda-runtime
 ((${version%%.*} >= 13)) || package=nvidia-cuda-runtime-cu${version%%.*}
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --retries 1 --dest "$scratch" "$package==$version" ||
-  die "PyPI does not give $package $version"
+  die "cannot download $package $version from PyPI"
 "$python" - "$scratch" "$scratch/headers" <<'PYTHON'
 import glob, os, sys, zipfile
 wheels, folder = sys.argv[1:]

@@ -30,7 +30,7 @@ find_format() {
   return 1
 }
 format=$(find_format) || {
-  echo "skipped: there is no clang-format 16 (package clang-format-16, or pip install clang-format==16.0.6)"
+  echo "skipped: clang-format 16 is not installed (package clang-format-16, or pip install clang-format==16.0.6)"
   exit 77
 }
 

@@ -37,7 +37,7 @@ done
 version=$(find_clang) || die "needs clang 16 or newer: apt-get install clang-16 libclang-rt-16-dev llvm-16"
 mapfile -t known < <(fuzz_targets)
 for target in "${targets[@]}"; do
-  [[ " ${known[*]} " == *" $target "* ]] || die "no target '$target'; there are: ${known[*]}"
+  [[ " ${known[*]} " == *" $target "* ]] || die "unknown target '$target'; the targets are: ${known[*]}"
 done
 ((${#targets[@]})) || targets=("${known[@]}")
 [[ -z $hours ]] || seconds=$((hours * 3600 * jobs / ${#targets[@]}))
@@ -83,7 +83,7 @@ print_coverage() {
   for target in "${targets[@]}"; do
     unpack "$target"
     LLVM_PROFILE_FILE="$root/$build/$target.profraw" "$build/tests/fuzz_$target" -runs=0 "build/fuzz/corpus/$target" "build/fuzz/kept/$target" "tests/fuzz/seeds/$target" >/dev/null 2>&1 ||
-      note "$target fails with its corpus: its coverage is left out"
+      note "$target fails on its corpus: its coverage is incomplete"
     objects+=("$build/tests/fuzz_$target")
   done
   "llvm-profdata-$version" merge -sparse "$build"/*.profraw -o "$build/all.profdata"

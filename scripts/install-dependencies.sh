@@ -100,7 +100,7 @@ enable_cuda_component() {
   case $id in
     debian) components="contrib non-free" keyring=/usr/share/keyrings/debian-archive-keyring.gpg ;;
     ubuntu) components="universe multiverse" keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg ;;
-    *) die "this is '$id', not Debian or Ubuntu: install the CUDA toolkit (11.8 or newer) by hand" ;;
+    *) die "this is '$id', not Debian or Ubuntu: install the CUDA toolkit (11.8 or newer) manually" ;;
   esac
   # The mirror that this machine already uses for the release.
   # shellcheck disable=SC2016  # variables of apt
@@ -168,7 +168,7 @@ if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
 if [[ $want_fuzzers == yes ]]; then need '/usr/lib/llvm-1[6-9]/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' clang; fi
 
 if ((${#missing[@]})); then
-  command -v apt-get >/dev/null || die "no apt-get here; needed packages: ${missing[*]}"
+  command -v apt-get >/dev/null || die "apt-get not found; install these packages: ${missing[*]}"
   for package in "${missing[@]}"; do
     if [[ $package == llvm ]]; then package=llvm-15-dev; fi  # only to check whether apt has package lists
     if [[ $package == clang ]]; then package=libclang-rt-16-dev; fi
@@ -197,12 +197,12 @@ if ((${#missing[@]})); then
 fi
 
 if [[ $want_cuda == yes ]] && ! have_nvcc; then
-  command -v apt-get >/dev/null || die "no apt-get here: install the CUDA toolkit by hand"
+  command -v apt-get >/dev/null || die "apt-get not found: install the CUDA toolkit manually"
   installable nvidia-cuda-toolkit || update_lists
   installable nvidia-cuda-toolkit || enable_cuda_component
-  installable nvidia-cuda-toolkit || die "this release has no nvidia-cuda-toolkit: install CUDA by hand"
+  installable nvidia-cuda-toolkit || die "this release has no nvidia-cuda-toolkit: install CUDA manually"
   cuda_packages=(nvidia-cuda-toolkit)
   installable nvidia-cuda-toolkit-gcc && cuda_packages+=(nvidia-cuda-toolkit-gcc)  # a g++ that this nvcc supports
   install "${cuda_packages[@]}"
 fi
-note "all dependencies are there"
+note "all dependencies are installed"

@@ -175,9 +175,9 @@ def check_all(options, folder, units, lines):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--tidy", required=True, help="the program clang-tidy")
+    parser.add_argument("--tidy", required=True, help="path of clang-tidy")
     parser.add_argument("--jobs", type=int, required=True)
-    parser.add_argument("--tests", action="store_true", help="tests, too")
+    parser.add_argument("--tests", action="store_true", help="also check tests and examples")
     parser.add_argument("--changed", metavar="BASE", help="only lines that differ from this commit")
     parser.add_argument("--includers", type=int, default=0)
     parser.add_argument("--at-most", type=int, default=0)

@@ -47,8 +47,8 @@ find_tidy() {
   done
   return 1
 }
-tidy=$(find_tidy) || skip "there is no clang-tidy (Debian's package clang-tidy)"
-command -v python3 >/dev/null || skip "there is no python3"
+tidy=$(find_tidy) || skip "clang-tidy is not installed (package clang-tidy)"
+command -v python3 >/dev/null || skip "python3 is not installed"
 
 # Prints the commit that --changed compares with by default.
 find_base() {
@@ -59,10 +59,10 @@ find_base() {
 }
 
 if [[ $changed == yes ]]; then
-  git rev-parse --git-dir >/dev/null 2>&1 || skip "there is no git repository that could tell what has changed"
-  if [[ -z $base ]]; then base=$(find_base) || skip "git knows no commit before this one (a shallow clone?)"; fi
+  git rev-parse --git-dir >/dev/null 2>&1 || skip "not in a git repository, which --changed needs"
+  if [[ -z $base ]]; then base=$(find_base) || skip "there is no earlier commit (a shallow clone?)"; fi
   listed=$(git diff --name-only --diff-filter=d "$base" -- && git ls-files --others --exclude-standard) ||
-    die "git cannot tell what has changed since '$base'"
+    die "git cannot list the changes since '$base'"
   options+=(--changed "$base")
   mapfile -t scripts < <(grep '\.sh$' <<<"$listed" || true)
 else
@@ -74,7 +74,7 @@ if command -v shellcheck >/dev/null; then
   if ((${#scripts[@]})) && ! shellcheck -x "${scripts[@]}"; then failed=yes; fi
   note "shellcheck: ${#scripts[@]} scripts"
 else
-  note "there is no shellcheck: ${#scripts[@]} scripts are not checked"
+  note "shellcheck is not installed: ${#scripts[@]} scripts are not checked"
 fi
 
 if [[ -z $build ]]; then

@@ -95,7 +95,7 @@ find "$tree/lib/client" -type f -name '*.so*' -exec strip --strip-unneeded {} + 
 mkdir -p "$folder"
 tar -C "$scratch" --owner=0 --group=0 --sort=name -czf "$folder/$name.tar.gz" "$name"
 
-say "checking it in another folder"
+say "checking the bundle in another folder"
 check=$scratch/unpacked
 mkdir "$check"
 tar -C "$check" -xzf "$folder/$name.tar.gz"
@@ -106,7 +106,7 @@ programs=("$tree"/{bin,lib}) example_device=softgpu
 if [[ $softgpu == yes ]]; then programs+=("$tree"/lib/softgpu); else example_device=$build/lib/softgpu/libcuda.so.1; fi
 needed=$(find "${programs[@]}" -maxdepth 1 -type f -exec ldd {} + | grep -v '^\s*libcuda\.so')
 if grep 'not found' <<<"$needed"; then die "libraries are missing"; fi
-if grep -F "$root/" <<<"$needed"; then die "it needs the build folder"; fi
+if grep -F "$root/" <<<"$needed"; then die "the bundle depends on the build folder"; fi
 for program in "$tree"/bin/*; do
   [[ $program != */poold-worker ]] || continue  # can be started by poold only; the example below uses it
   [[ $program != */gpupool-bench* ]] || continue  # started by first_hour.py below

@@ -107,9 +107,9 @@ run_tests() {
 
 summary() {
   local reason
-  if [[ $unguided == yes ]]; then say "the fuzzers were not guided by coverage: there is no clang 16 or newer (clang-16, libclang-rt-16-dev)"; fi
+  if [[ $unguided == yes ]]; then say "the fuzzers were not guided by coverage: clang 16 or newer is not installed (clang-16, libclang-rt-16-dev)"; fi
   if ((${#skip_reasons[@]})); then
-    say "skipped, and why"
+    say "skipped tests and reasons"
     for reason in "${skip_reasons[@]}"; do note "$reason"; done
   fi
   printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"

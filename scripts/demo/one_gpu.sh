@@ -44,24 +44,24 @@ connections() {
 
 who_holds_the_device() {
   local libraries found app_address worker library
-  say "who holds the device while fractal runs?"
+  say "which process has loaded the device while fractal runs?"
   GPUPOOL=$server GPUPOOL_SHM=0 LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
     --output "$PWD/fractal-large.ppm" >fractal-large.log 2>&1 &
   app_pid=$!
   while kill -0 "$app_pid" 2>/dev/null && [[ -z $(connections '' "$poold_address" "$app_pid") ]]; do sleep 0.02; done
-  kill -STOP "$app_pid" 2>/dev/null || die "the program ended before it could be looked at: $(<fractal-large.log)"
+  kill -STOP "$app_pid" 2>/dev/null || die "the program ended before it could be inspected: $(<fractal-large.log)"
 
   libraries=$(mapped_libraries "$app_pid")
   note "program $app_pid: CUDA driver library $(grep libcuda.so <<<"$libraries")"
   found=$(connections '' "$poold_address" "$app_pid")
   [[ -n $found ]] || die "the program has no connection to poold: $(<fractal-large.log)"
   read -r _ app_address <<<"$found"
-  note "program $app_pid: a connection from port $((16#${app_address#*:})) to poold's port $poold_port"
+  note "program $app_pid: connected from port $((16#${app_address#*:})) to poold's port $poold_port"
   if grep -qE "$device_libraries" <<<"$libraries" || ! grep -q "$build/lib/client/libcuda.so" <<<"$libraries"; then
     note "${red}the program itself has loaded a device:$plain" "$(grep -E "$device_libraries" <<<"$libraries")"
     failed=$((failed + 1))
   else
-    note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
+    note "program $app_pid: has loaded neither softgpu nor LLVM nor an NVIDIA driver"
   fi
   # shellcheck disable=SC2046  # one word for each process
   found=$(connections "$poold_address" "$app_address" $(cat "/proc/$poold_pid"/task/*/children))
@@ -69,14 +69,14 @@ who_holds_the_device() {
   library=''
   [[ -z $worker ]] || library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
   if [[ -n $library ]]; then
-    note "worker  $worker: has the other end of it, and the device: ${library%%$'\n'*}"
+    note "worker  $worker: has the other end of this connection and has loaded the device: ${library%%$'\n'*}"
   else
-    note "${red}no worker process of poold has both that connection and the device$plain"
+    note "${red}no worker process of poold has both this connection and the device$plain"
     failed=$((failed + 1))
   fi
   kill -CONT "$app_pid"
   if wait "$app_pid"; then
-    note "program $app_pid went on: $(tail -n 1 fractal-large.log)"
+    note "program $app_pid continued: $(tail -n 1 fractal-large.log)"
   else
     failed=$((failed + 1))
     note "${red}program $app_pid failed:$plain $(<fractal-large.log)"
@@ -95,5 +95,5 @@ show_one_gpu() {
   poold_address=$(printf '0100007F:%04X' "$poold_port")
   who_holds_the_device
   stop_poold
-  if ((failed)); then die "$failed parts of this failed"; fi
+  if ((failed)); then die "$failed checks failed"; fi
 }

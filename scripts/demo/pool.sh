@@ -24,7 +24,7 @@ await() {
     if "$@"; then return; fi
     sleep 0.1
   done
-  die "waited for minutes, and in vain: $what; logs are in $PWD"
+  die "timed out after 180 s waiting until $what; logs are in $PWD"
 }
 # says TEXT COMMAND...: succeeds if the command prints TEXT.
 says() { grep -qF -- "$1" <<<"$("${@:2}" 2>&1)"; }
@@ -61,7 +61,7 @@ await_served() {
 }
 # await_line NAME PATTERN: waits until the output of the program or its client library matches.
 await_line() {
-  await "$1 says '$2'" grep -qs -- "$2" "$1.log"
+  await "$1 prints '$2'" grep -qs -- "$2" "$1.log"
   note "$1: $(grep -- "$2" "$1.log" | tail -n 1)"
 }
 has_ended() { ! kill -0 "$1" 2>/dev/null; }
@@ -100,7 +100,7 @@ start_pool() {
 # Leases of all three tenants at the same time, one of them on both hosts. Requests without a place wait and show the reason.
 share_pool() {
   local name
-  say "leases of three tenants: whole GPUs, halves of one, and three requests that have to wait"
+  say "leases of three tenants: whole GPUs, halves of a GPU, two requests that must wait and one that is refused"
   by_lease serving production --gpus 2 --one-host --priority high -- "$build/examples/keep_busy" --seconds 3600
   by_lease training research --compute 50 --memory 256MiB -- "$build/examples/keep_busy" --seconds 3600
   by_lease homework students --compute 50 --priority low -- "$build/examples/keep_busy" --seconds 3600
@@ -126,17 +126,17 @@ share_pool() {
   say "pool-admin why $name"
   shows pool_admin why "$name"
 
-  say "the four end and give their GPUs back; the others get them"
+  say "the four running programs end, and the waiting programs get their GPUs"
   kill "${programs[serving]}" "${programs[training]}" "${programs[homework]}" "${programs[thesis]}"
   passed serving training homework thesis more_homework several_gpus
-  grep -q 'GPUs *6$' several_gpus.log || die "several_gpus had other GPUs than 6: $(<several_gpus.log)"
+  grep -q 'GPUs *6$' several_gpus.log || die "several_gpus did not have 6 GPUs: $(<several_gpus.log)"
   grep -q '"program":"several_gpus".*"nodes":"2"' audit.json || die "several_gpus was not placed on both hosts"
-  note "several_gpus had 6 GPUs of both hosts, which passed data on to each other"
+  note "several_gpus used 6 GPUs of both hosts, which exchanged data"
 }
 
 examples_by_lease() {
   local example name turn=0 names=()
-  say "every example by a lease, of one tenant after the other"
+  say "every example with a lease, in turn for each tenant"
   for example in "$build"/examples/*; do
     name=${example##*/}
     [[ -f $example && -x $example && $name != *-shared ]] || continue
@@ -165,16 +165,16 @@ drain_host() {
 }
 
 all_is_given_back() {
-  say "and in the end"
-  await "all leases are given back" says 'no leases' pool_admin leases
-  says 'no waiting requests' pool_admin queue || die "somebody still waits: $(pool_admin queue)"
+  say "final state of the pool"
+  await "all leases are released" says 'no leases' pool_admin leases
+  says 'no waiting requests' pool_admin queue || die "requests are still waiting: $(pool_admin queue)"
   says 'GPUs: 0 of 8 leased' pool_admin health || die "GPUs are still leased: $(pool_admin health)"
   local granted gone
   granted=$(grep -c '"lease_granted"' audit.json)
   gone=$(grep -c '"lease_gone"' audit.json)
-  ((granted == gone)) || die "$granted leases were granted, and $gone have ended"
+  ((granted == gone)) || die "$granted leases were granted, but $gone have ended"
   shows pool_admin tenants
-  note "$granted leases were granted, and all of them given back: 0 of 8 GPUs are leased"
+  note "$granted leases were granted and released: 0 of 8 GPUs are leased"
 }
 
 show_pool() {

@@ -7,7 +7,7 @@ set -euo pipefail
 prefix=$1
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if ! command -v systemd-analyze >/dev/null; then
-  echo "skipped: there is no systemd-analyze"
+  echo "skipped: systemd-analyze is not installed"
   exit 77
 fi
 folder=$(mktemp -d)

@@ -196,7 +196,7 @@ def use_an_allocator():
         torch.empty(torch.cuda.mem_get_info()[1] * 2, dtype=torch.uint8, device=DEVICE)
     except torch.OutOfMemoryError:
         return
-    raise AssertionError("twice the device's memory was given")
+    raise AssertionError("an allocation of twice the device's memory succeeded")
 
 
 def overwrite(queue, done):

@@ -25,31 +25,31 @@ def begins(file, address):
             with open(file, "rb") as content:
                 content.seek(offset + address - virtual)
                 return content.read(4)
-    raise SystemExit(f"{file}: {address:#x} is in no segment")
+    raise SystemExit(f"{file}: {address:#x} is not in any segment")
 
 
 def missing(file):
     header, segments, dynamic = readelf(file, "--file-header"), readelf(file, "--segments"), readelf(file, "--dynamic")
     imported = set(re.findall(r"UND (\w+)", readelf(file, "--dyn-syms")))
     if not re.search(r"Type:\s+DYN", header):
-        yield "it is not position-independent"
+        yield "not position-independent"
     if "GNU_RELRO" not in segments:
-        yield "nothing is read-only after relocation"
+        yield "no RELRO segment"
     if not re.search(r"BIND_NOW|Flags:.*\bNOW\b", dynamic):
-        yield "symbols are resolved while it runs, so their table stays writable"
+        yield "lazy binding (no BIND_NOW), so the GOT stays writable"
     if not re.search(r"GNU_STACK.*\bRW\s", segments):
-        yield "its stack is executable"
+        yield "executable stack"
     if "__stack_chk_fail" not in imported:
-        yield "no function guards its stack"
+        yield "no stack protector"
     if not any(re.fullmatch(r"__\w+_chk", name) and name != "__cxa_chk" for name in imported):
-        yield "no call of the C library checks sizes"
+        yield "no fortified C library calls"
     if "X86-64" in header:
         known = functions(file)
         if not known:
-            yield "it has no functions to look at"
+            yield "no exported functions found"
         bare = [name for name, address in known.items() if begins(file, address) != ENDBR64]
         if bare:
-            yield f"{len(bare)} of {len(known)} functions begin without endbr64, as {bare[0]}"
+            yield f"{len(bare)} of {len(known)} functions do not begin with endbr64, for example {bare[0]}"
 
 
 def main():

@@ -5,7 +5,7 @@ root=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() {
-  printf 'FAILED: %s\n' "$*" "it printed:" >&2
+  printf 'FAILED: %s\n' "$*" "format.sh printed:" >&2
   cat "$work/out" >&2
   exit 1
 }

@@ -6,7 +6,7 @@ root=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() {
-  printf 'FAILED: %s\n' "$*" "it printed:" >&2
+  printf 'FAILED: %s\n' "$*" "lint.sh printed:" >&2
   cat "$work/out" >&2
   exit 1
 }
@@ -41,7 +41,7 @@ lint() {
   local expected=$1 text=$2 status=0
   shift 2
   scripts/lint.sh -j 1 "$@" >"$work/out" 2>&1 || status=$?
-  if ((expected != 77)) && grep -E 'skipped: there is no (clang-tidy|python3)' "$work/out"; then exit 77; fi
+  if ((expected != 77)) && grep -E 'skipped: (clang-tidy|python3) is not installed' "$work/out"; then exit 77; fi
   ((status == expected)) || fail "lint.sh $* ended with $status, expected $expected"
   grep -qF -- "$text" "$work/out" || fail "lint.sh $* did not print '$text'"
 }
@@ -62,13 +62,13 @@ echo 'int second(' >client/second.cc
 lint 1 '[clang-diagnostic-error'
 
 # Changes since a commit, and the files that include changed headers.
-lint 77 'skipped: there is no git repository' --changed
+lint 77 'skipped: not in a git repository' --changed
 command -v git >/dev/null || exit 0
 commit() { git add -A && git -c user.name=x -c user.email=x@example.org -c commit.gpgsign=false commit -qm x; }
 echo build >.gitignore
 echo 'int second(const int* value) { return value ? *value : 0; }' >client/second.cc
 git init -q . && commit
-lint 77 'skipped: git knows no commit before this one' --changed
+lint 77 'skipped: there is no earlier commit' --changed
 echo 'inline double half(int value) { return value / 2; }' >>client/header.h
 commit
 lint 1 'client/header.h:3:40: error: result of integer division' --changed
@@ -85,4 +85,4 @@ lint 1 'client/other.cc:3:40: error: result of integer division' --changed=HEAD
 
 # Without clang-tidy.
 for tool in bash env dirname nproc sed git python3 find sort grep; do ln -s "$(command -v "$tool")" "$work/bin/$tool"; done
-PATH=$work/bin lint 77 'skipped: there is no clang-tidy'
+PATH=$work/bin lint 77 'skipped: clang-tidy is not installed'

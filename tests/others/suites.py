@@ -62,7 +62,7 @@ def make_smaller(source, copy, changes):
     for pattern, replacement in changes:
         found = [path for path, text in texts.items() if re.search(pattern, text)]
         if not found:
-            raise SystemExit(f"{source}: nothing matches '{pattern}', which makes the sample's problem smaller")
+            raise SystemExit(f"{source}: no match for '{pattern}', which reduces the sample's problem size")
         for path in found:
             texts[path] = re.sub(pattern, replacement, texts[path])
     for path, text in texts.items():

@@ -38,7 +38,7 @@ def expectations(suite):
         if line.strip() and not line.startswith("#"):
             pattern, way, reason = line.split(None, 2)
             if way not in (*WAYS, "both", "build"):
-                raise SystemExit(f"{path}: '{way}' is neither direct, pool, both nor build")
+                raise SystemExit(f"{path}: '{way}' is not one of direct, pool, both, build")
             rows.append((pattern, way, reason))
     return rows
 
@@ -219,9 +219,9 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=HERE.parents[1] / "build" / "release")
     parser.add_argument("--python", type=os.path.abspath, default=sys.executable)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=60, help="for one run of a program")
-    parser.add_argument("--quick", action="store_true", help="run a program directly only where it does not pass through the pool")
-    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="run what passes N more times in each way, for the ratios of times")
+    parser.add_argument("--seconds", type=int, default=60, help="time limit of one run of a program")
+    parser.add_argument("--quick", action="store_true", help="run a program directly only if it does not pass through the pool")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="run programs that pass N more times in each way, for the ratios of run times")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
     build = given.build.resolve()
@@ -249,7 +249,7 @@ def main():
             print(f"  no failure   {pattern:40} {way:6} but expected: {reason}")
         print_ratios(results, run.seconds)
         if not alive:
-            print("  new failure  poold ended")
+            print("  new failure  poold exited")
         failed = failed or bool(new) or not alive
     return 1 if failed else 0
 

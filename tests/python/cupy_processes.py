@@ -41,7 +41,7 @@ class Opened:
 
 def receive(connection):
     if not connection.poll(PATIENCE):
-        raise TimeoutError("the other process says nothing")
+        raise TimeoutError("no answer from the other process")
     return connection.recv()
 
 

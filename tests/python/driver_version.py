@@ -43,19 +43,19 @@ def main():
     for told, version in WORK + INSUFFICIENT:
         path = download(folder, packages[version], version)
         if path is None:
-            print(f"skipped: {packages[version]} {version} is not to be had from PyPI")
+            print(f"skipped: {packages[version]} {version} cannot be downloaded from PyPI")
             return 77
         done = run(variable, told, version, path)
         works = (told, version) in WORK
         if (done.returncode == 0) != works or (not works and "cudaErrorInsufficientDriver" not in done.stdout):
             failed.append((told, version))
-            print(f"told {told}, runtime {version}: ended with {done.returncode}\n{done.stdout}")
+            print(f"driver version {told}, runtime {version}: exited with {done.returncode}\n{done.stdout}")
     for wrong in REFUSED:
         said = ask(variable, wrong)
         if not re.search(f"{variable}={wrong}: .*a CUDA version from 11.7 to 13.5", said):
             failed.append(wrong)
             print(f"{variable}={wrong}:\n{said}")
-    print("failed:" if failed else "all versions are told", *failed)
+    print("failed:" if failed else "all driver versions are reported correctly", *failed)
     return 1 if failed else 0
 
 

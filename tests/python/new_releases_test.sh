@@ -20,7 +20,7 @@ expect() {
   local status=0 output
   output=$(PATH="$work/bin:$PATH" "$source/scripts/check-new-releases.sh" "$work/list" 2>/dev/null) || status=$?
   if [[ $status != "$1" || $output != "$2" ]]; then
-    printf 'ended with %s and printed "%s"; expected %s and "%s"\n' "$status" "$output" "$1" "$2"
+    printf 'exited with %s and printed "%s"; expected %s and "%s"\n' "$status" "$output" "$1" "$2"
     failed=1
   fi
 }

@@ -83,7 +83,7 @@ class Pool:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="softgpu")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for poold and for COMMAND")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="environment variable of poold and COMMAND")
     parser.add_argument("--python", metavar="FOLDER")
     parser.add_argument("--pool-run", action="store_true")
     parser.add_argument("build")
@@ -93,7 +93,7 @@ def main():
     build, command = pathlib.Path(given.build), given.command
     if given.python:
         if not pathlib.Path(given.python, "done").exists():
-            print("skipped: its Python packages are not to be had")
+            print("skipped: its Python packages could not be downloaded")
             return 77
         command = [pathlib.Path(given.python, "bin", "python"), *command]
     if given.pool_run:
@@ -101,7 +101,7 @@ def main():
     with Pool(build / "bin", build / "lib" / "client", given.device, settings) as pool:
         status = subprocess.run(command, env=pool.environment(**settings)).returncode
         if status:
-            print("poold said:\n" + pool.said(), file=sys.stderr)
+            print("poold printed:\n" + pool.said(), file=sys.stderr)
         return status if status >= 0 else 128 - status
 
 

@@ -284,7 +284,7 @@ def run(path, version):
     try:
         return subprocess.run([sys.executable, __file__, "--run", path, version], timeout=RUN_SECONDS).returncode == 0
     except subprocess.TimeoutExpired:
-        print(f"cudart {version}: not done after {RUN_SECONDS} seconds")
+        print(f"cudart {version}: timed out after {RUN_SECONDS} s")
         return False
 
 
@@ -300,7 +300,7 @@ def main():
         for package, version in listed(releases):
             path = download(folder, package, version)
             if path is None:  # the rest is not tried, because each attempt could take as long
-                missing = f"skipped: {package} {version} is not to be had from PyPI, nor tried are those behind it"
+                missing = f"skipped: {package} {version} cannot be downloaded from PyPI; later rows were not tried"
                 break
             libraries[version] = path
     assert libraries or missing, f"no runtimes in {releases}"

@@ -5,7 +5,7 @@ fail() { echo "FAILED: $*" && exit 1; }
 
 read -ra devices <<<"$GPUPOOL_TEST_RDMA_DEVICES"
 read -ra addresses <<<"$GPUPOOL_TEST_RDMA_ADDRESSES"
-((${#devices[@]} == 2 && ${#addresses[@]} == 2)) || fail "not two devices"
+((${#devices[@]} == 2 && ${#addresses[@]} == 2)) || fail "there must be two devices"
 for device in "${devices[@]}"; do
   [[ $(<"/sys/class/infiniband/$device/ports/1/state") == *ACTIVE ]] || fail "$device is not active"
 done
@@ -17,9 +17,9 @@ ib_send_lat -d "${devices[0]}" -x 1 -n 200 -p 18600 >/tmp/server.log 2>&1 &
 server=$!
 for ((tries = 0; tries < 1000; ++tries)); do
   [[ $(ss -Hltn sport = :18600) ]] && break
-  kill -0 $server || fail "no server: $(</tmp/server.log)"
+  kill -0 $server || fail "the server did not start: $(</tmp/server.log)"
   sleep 0.02
 done
-ib_send_lat -d "${devices[1]}" -x 1 -n 200 -p 18600 "${addresses[0]}" || fail "the client's status is $?"
-wait $server || fail "the server: $(</tmp/server.log)"
+ib_send_lat -d "${devices[1]}" -x 1 -n 200 -p 18600 "${addresses[0]}" || fail "the client failed with status $?"
+wait $server || fail "the server failed: $(</tmp/server.log)"
 (($(sent_over_cable) - before >= 200)) || fail "the messages did not go over the cable"

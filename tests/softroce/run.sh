@@ -49,9 +49,9 @@ while (($#)); do
 done
 [[ $prepare == yes ]] || (($#)) || fail "no command; try --help"
 
-[[ $(uname -m) == x86_64 ]] || skip "only on x86_64"
+[[ $(uname -m) == x86_64 ]] || skip "the guest runs on x86_64 only"
 for tool in apt-get dpkg-deb qemu-system-x86_64 busybox xz zstd depmod modprobe ip rdma; do
-  PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || skip "there is no $tool (scripts/install-dependencies.sh)"
+  PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || skip "$tool is not installed (scripts/install-dependencies.sh)"
 done
 ! ldd "$(command -v busybox)" &>/dev/null || skip "this busybox is not static (scripts/install-dependencies.sh)"
 if [[ $prepare == yes ]]; then
@@ -116,5 +116,5 @@ wait $stdout_cat $stderr_cat || true
 status=$(cat "$temporary/status" 2>/dev/null || true)
 if [[ -z $status || $console == yes ]]; then sed 's/^/console: /' "$temporary/console" | tail -n 60 >&2 || true; fi
 [[ -z $status ]] || exit "$status"
-if ((ended == 124)); then echo "softroce: not done after $limit s" >&2 && exit 124; fi
+if ((ended == 124)); then echo "softroce: timed out after $limit s" >&2 && exit 124; fi
 fail "the guest died (qemu's status: $ended)"
