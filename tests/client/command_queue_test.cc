@@ -19,9 +19,8 @@ using gpupool::testing::eventually;
 
 namespace {
 
-constexpr uint16_t kId = 77,
-                   kQuiet =
-                       wire::kWantsReply;  // kQuiet: the sender flushes itself, so the flusher is not woken
+// With kQuiet the sender flushes itself, so the flusher is not woken.
+constexpr uint16_t kId = 77, kQuiet = wire::kWantsReply;
 
 // A queue and a record of its callbacks. Never destroyed, as in a program, because its flusher thread may
 // still use it.

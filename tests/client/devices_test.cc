@@ -91,8 +91,8 @@ TEST_CASE("devices: PCI addresses of several servers differ in the domain and in
   CHECK(devices[2]->pci_bus_id == "0001:01:00.0");
   CHECK(devices[3]->pci_bus_id == "0001:02:00.0");
   CHECK(devices[2]->attributes.at(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == 1);
-  CHECK(make_devices(offered(), "2")[0]->pci_bus_id ==
-        "0001:01:00.0");  // also if not all devices are visible
+  // Also if not all devices are visible.
+  CHECK(make_devices(offered(), "2")[0]->pci_bus_id == "0001:01:00.0");
 }
 
 TEST_CASE("devices: clears attributes of features that the client does not forward") {

@@ -23,8 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                              .retired = [](uint64_t) {},
                              .failed = [&](const Error&) { failed = true; }});
   constexpr std::byte kGuard{0x5c};
-  std::vector<std::byte> memory(64 + 8 * 24 + 64,
-                                kGuard);  // 8 rows of 16 bytes with a pitch of 24, between guards
+  // 8 rows of 16 bytes with a pitch of 24, between guards.
+  std::vector<std::byte> memory(64 + 8 * 24 + 64, kGuard);
   receiver.expect_transfer(2, {memory.data() + 64, 24, 16, 8, false});
   client::Waiter first, second;
   first.sequence = 1;

@@ -52,10 +52,8 @@ PulledCable::~PulledCable() {
 void PulledCable::plug_in() {
   if (!out_) return;
   out_ = false;
-  run("ip link set veth1 up && ip route replace 10.77.0.1 dev veth1 src 10.77.0.2 table 102");  // were
-                                                                                                // removed
-                                                                                                // with the
-                                                                                                // link
+  // The route was removed with the link.
+  run("ip link set veth1 up && ip route replace 10.77.0.1 dev veth1 src 10.77.0.2 table 102");
   await_ports("ACTIVE");
 }
 

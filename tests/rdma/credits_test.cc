@@ -93,8 +93,8 @@ TEST_CASE("every message finds a buffer for every order of events") {
       case 3: model.return_credits(side); break;
     }
     for (int at = 0; at < 2; ++at)
-      REQUIRE(model.sides[at].most_buffers <=
-              model.limits[at] + kReserved - 2);  // probe and end messages are not modelled
+      // Probe and end messages are not modelled.
+      REQUIRE(model.sides[at].most_buffers <= model.limits[at] + kReserved - 2);
   }
   for (int at = 0; at < 2; ++at) CHECK(model.sides[at].most_buffers > model.limits[at] / 2);
 }

@@ -85,8 +85,8 @@ TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
       (*server)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::local);
   REQUIRE(region);
   transfer.local_key = region->local_key;
-  transfer.remote =
-      reinterpret_cast<uintptr_t>(memory.data());  // a forked process has it at the same address
+  // A forked process has it at the same address.
+  transfer.remote = reinterpret_cast<uintptr_t>(memory.data());
 
   std::thread killer([child] {
     std::this_thread::sleep_for(milliseconds(100));

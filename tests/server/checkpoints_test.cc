@@ -205,6 +205,6 @@ TEST_CASE("all connections of a tenant together get at most 500 answers per seco
   for (const auto& client : clients) client->send(questions(kQuestions));
   for (const auto& client : clients) receive_answers(*client, kQuestions);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  CHECK(took.count() >=
-        kConnections * (kQuestions - 1) / 500.0);  // the first answers of each connection may come at once
+  // The first answers of each connection may come at once.
+  CHECK(took.count() >= kConnections * (kQuestions - 1) / 500.0);
 }

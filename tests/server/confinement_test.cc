@@ -160,9 +160,8 @@ TEST_CASE("workers have namespaces of their own") {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   CHECK(text.find("hidepid=invisible") != std::string::npos);
   for (const pid_t one : poold.workers())
-    CHECK(eventually([&] {
-      return !has_descriptor_below(one, "/proc");
-    }));  // closed when the worker has finished starting
+    // Closed when the worker has finished starting.
+    CHECK(eventually([&] { return !has_descriptor_below(one, "/proc"); }));
   CHECK(poold.log().find("missing=processes") == std::string::npos);
   CHECK(poold.log().find("missing=network") == std::string::npos);
 }

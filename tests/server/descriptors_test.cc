@@ -233,8 +233,8 @@ TEST_CASE("messages of an exited worker are read up to a limit") {
   CHECK(eventually([&] { return is_zombie(worker); }));
   REQUIRE(::kill(server.poold->pid(), SIGCONT) == 0);
   REQUIRE(server.poold->await_log("session_ended session=1 "));
-  CHECK(server.poold->log().find("deposited an image") ==
-        std::string::npos);  // its last message was not read
+  // Its last message was not read.
+  CHECK(server.poold->log().find("deposited an image") == std::string::npos);
   server.must_answer();
 }
 

@@ -123,8 +123,8 @@ TEST_CASE("more than one descriptor is malformed, and none of them stays open") 
   CHECK(received.error().code == ErrorCode::malformed);
   char byte = 0;
   ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
-  CHECK(::read(pipe_ends[0], &byte, 1) ==
-        0);  // end of file: the receiver closed both copies of the writing end
+  // End of file: the receiver closed both copies of the writing end.
+  CHECK(::read(pipe_ends[0], &byte, 1) == 0);
   ::close(pipe_ends[0]);
 }
 
@@ -146,8 +146,8 @@ TEST_CASE("poold refuses a message with a descriptor and leaves it queued") {
   }
   ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
   char byte = 0;
-  CHECK((::read(pipe_ends[0], &byte, 1) < 0 &&
-         errno == EAGAIN));  // the writing end is still open in the queued message
+  // The writing end is still open in the queued message.
+  CHECK((::read(pipe_ends[0], &byte, 1) < 0 && errno == EAGAIN));
   const auto all = receive_control(sockets.ends[1]);
   REQUIRE(all);
   CHECK(all->payload == "text");

@@ -61,8 +61,8 @@ TEST_CASE("32 concurrent sessions are served and leave no process and no descrip
         RawClient client(poold.endpoint());
         client.open();
         ++open;
-        while (open.load() + failed.load() < kClients)
-          client.ping();  // until all sessions are open at the same time
+        // Until all sessions are open at the same time.
+        while (open.load() + failed.load() < kClients) client.ping();
         client.ping();
       } catch (const std::exception&) {
         ++failed;

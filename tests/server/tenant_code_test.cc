@@ -53,8 +53,8 @@ TEST_CASE("a tenant's file can be neither enlarged nor truncated") {
   char byte = 'x';
   CHECK(::pwrite(file, &byte, 1, 64 * kMiB) == -1);
   CHECK(::pwrite(file, &byte, 1, 64 * kMiB - 1) == 1);
-  CHECK(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) !=
-        0);  // one session cannot make the file read-only for the others
+  // One session cannot make the file read-only for the others.
+  CHECK(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) != 0);
 }
 
 TEST_CASE("the capacity limits the number of files and the least recently used one is removed") {

@@ -17,7 +17,7 @@ struct Symbol {
   int version;
 };
 constexpr Symbol kSymbols[] = {
-#define GPUPOOL_WITHOUT_LATER_SYMBOLS  // the page describes the oldest supported version
+#define GPUPOOL_WITHOUT_LATER_SYMBOLS  // without symbols newer than CUDA 13.0
 #define CUDA_SYMBOL(name, version) {#name, version},
 #include "protocol/cuda/symbols.def"
 #undef CUDA_SYMBOL

@@ -1,5 +1,5 @@
-// Tests that the client (protozero) decodes poold's monitor messages (libprotobuf) correctly and agrees with
-// libprotobuf about damaged bytes.
+// Tests that the client (protozero) decodes poold's monitor messages (libprotobuf), including truncated and
+// damaged ones.
 #include "protocol/control/monitor_codec.h"
 
 #include <random>

@@ -103,8 +103,8 @@ TEST_CASE("counts variables of code linked by softgpu and survives truncation") 
   CHECK(cuda::device_bytes(image, 8, 6) == 48);
   CHECK(cuda::device_bytes(image, 9, 0) == 0);  // not for that device
   for (size_t size = 0; size < cubin.size(); ++size) {
-    const std::string part =
-        cubin.substr(0, size);  // its own allocation, so that a sanitizer detects overreads
+    // Its own allocation, so that a sanitizer detects overreads.
+    const std::string part = cubin.substr(0, size);
     CHECK(cuda::texts_of_linked_cubin(std::as_bytes(std::span(part))).empty());
   }
   for (size_t at = 0; at < cubin.size(); ++at) {

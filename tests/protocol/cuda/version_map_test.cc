@@ -48,8 +48,8 @@ TEST_CASE("the per-thread flag picks the per-thread variant if there is one") {
   CHECK(resolve("cuStreamSynchronize", 7000, 2) == "cuStreamSynchronize_ptsz");
   CHECK(resolve("cuStreamSynchronize", 7000, 1) == "cuStreamSynchronize");
   CHECK(resolve("cuStreamSynchronize", 7000, 0) == "cuStreamSynchronize");
-  CHECK(resolve("cuStreamSynchronize", 6050, 2) ==
-        "cuStreamSynchronize");  // per-thread variants exist since 7.0
+  // Per-thread variants exist since 7.0.
+  CHECK(resolve("cuStreamSynchronize", 6050, 2) == "cuStreamSynchronize");
   CHECK(resolve("cuMemcpyHtoD", 3020, 2) == "cuMemcpyHtoD_v2");
   CHECK(resolve("cuMemcpyHtoD", 13000, 2) == "cuMemcpyHtoD_v2_ptds");
   CHECK(resolve("cuMemAlloc", 13000, 2) == "cuMemAlloc_v2");  // has no per-thread variant

@@ -67,8 +67,8 @@ TEST_CASE("connecting ends at its time limit") {
   REQUIRE(::listen(listener, 0) == 0);
   REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   const Endpoint endpoint{"tcp", "127.0.0.1", ntohs(address.sin_port)};
-  std::vector<std::unique_ptr<Connection>>
-      fillers;  // never accepted: once the queue is full, connects get no answer
+  // Never accepted: once the queue is full, connects get no answer.
+  std::vector<std::unique_ptr<Connection>> fillers;
   const auto start = Clock::now();
   Options options;
   options.connect_timeout = milliseconds(150);

@@ -142,7 +142,7 @@ TEST_CASE("a slow answer is computed once for all waiting requests and after eac
   int last = 0;
   for (tcp::socket& socket : waiting) {
     const int number = number_of(rest(socket));
-    CHECK(number >= 2);  // not the answer computed before this request
+    CHECK(number >= 2);  // not the answer computed before the request
     last = std::max(last, number);
   }
   CHECK(last <= 10);

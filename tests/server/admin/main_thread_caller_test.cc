@@ -61,8 +61,8 @@ TEST_CASE("a call that times out returns without an answer and later calls work"
   asio::post(owner.context, [&] { go_on.get_future().wait(); });
   CHECK_FALSE(owner.main_thread.ask([&owner] { return ++owner.owned; }, milliseconds(20)));
   go_on.set_value();
-  CHECK(owner.main_thread.ask([&owner] { return owner.owned; }, kLong) ==
-        1);  // the call ran after its timeout
+  // The call ran after its timeout.
+  CHECK(owner.main_thread.ask([&owner] { return owner.owned; }, kLong) == 1);
 }
 
 TEST_CASE("a late answer reaches the caller or is dropped after its timeout") {

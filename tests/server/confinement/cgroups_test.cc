@@ -87,8 +87,8 @@ struct Delegated {
     const std::string made = mount + "/gpupool-test-" + std::to_string(::getpid());
     if (::mkdir(made.c_str(), 0755) != 0) return;
     folder = made;
-    (void)::setxattr(folder.c_str(), "user.delegate", "1", 1,
-                     0);  // marks the cgroup as delegated, as systemd does
+    // Marks the cgroup as delegated, as systemd does.
+    (void)::setxattr(folder.c_str(), "user.delegate", "1", 1, 0);
   }
   ~Delegated() {
     if (folder.empty()) return;
@@ -280,8 +280,8 @@ TEST_CASE("each worker runs in its own cgroup which is removed afterwards") {
   CHECK_FALSE(is_gone(folder));
   if (group.has("pids")) CHECK(text_of(folder + "/pids.max") == "4096\n");
   if (group.has("memory"))
-    CHECK(text_of(folder + "/memory.max") ==
-          "max\n");  // softgpu's device memory is host memory, so no limit applies
+    // No limit applies, because softgpu's device memory is host memory.
+    CHECK(text_of(folder + "/memory.max") == "max\n");
   first.send_command(wire::Command::goodbye);
   CHECK(eventually([&] { return is_gone(folder); }));
   second.ping();

@@ -112,7 +112,7 @@ TEST_CASE("a lease is a tenant of its own with the limits that it says", "[lease
   CHECK(node.admit(node.maker.lease({gpu(0)})) != name);
   CHECK(node.admit(lease) == name);  // a second session of the lease
 
-  // Reloading the configuration keeps the lease's tenant, and nobody is authenticated as it without its
+  // Reloading the configuration keeps the lease's tenant, and no client is authenticated as it without its
   // token.
   node.tenants.replace({});
   CHECK(node.tenants.find(name));

@@ -218,7 +218,7 @@ TEST_CASE("a worker stopped while it holds the lock delays others for no longer 
   CHECK_FALSE(ledger.reserve(0, kGranule));
   CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(20));
   CHECK(tenant.used() == 0);
-  // After the death of the lock's owner, a waiting process gets the lock.
+  // Once the lock's owner has died, a waiting thread gets the lock.
   bool got = false;
   std::thread waiter([&] { got = ledger.reserve(0, kGranule); });
   stopped.kill();

@@ -88,8 +88,8 @@ TEST_CASE("GPUs are whole without partitions even if they cannot be partitioned"
 
 TEST_CASE("a partition that does not fit is placed once there is room") {
   Partitions partitions =
-      of({kSmall},
-         {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one group of two
+      // Each rounded up to one group of two.
+      of({kSmall}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});
   CHECK(partitions.groups_of("b") == PerGpu{0b10});
   CHECK(partitions.groups_of("c").empty());
   const auto refused = partitions.take(1, "c");

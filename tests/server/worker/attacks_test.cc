@@ -46,8 +46,8 @@ bool memory_is_hidden(pid_t victim) {
 }  // namespace
 
 TEST_CASE("a worker's memory is hidden from processes of its user, also without Landlock") {
-  // Runs as an ordinary user's program does: drop_user() would not change the user of a process without root,
-  // and the process is dumpable.
+  // Acts as an ordinary user's program: as user 65534 if started by root, and dumpable, so that nothing is
+  // hidden yet.
   const auto ordinary = [] {
     const bool other =
         ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(65534, 65534, 65534) == 0 &&
@@ -223,7 +223,7 @@ bool confine() {
 }
 
 constexpr uint64_t kIgnoredByTheKernel =
-    uint64_t{1} << 32;  // an int's upper bits, which the kernel ignores and the filter must ignore as well
+    uint64_t{1} << 32;  // above an int: the kernel ignores it, and so must the filter
 
 bool command_refused(int descriptor, int command, long argument) {
   return refused(::syscall(SYS_fcntl, descriptor, command, argument)) &&
@@ -358,8 +358,8 @@ TEST_CASE("a worker can neither reconnect its client's socket nor listen") {
 }
 
 TEST_CASE("a worker can bind neither ports nor abstract socket names") {
-  const int internet =
-      ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // a socket like a client's connection
+  // A socket like a client's connection.
+  const int internet = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   CHECK(in_child([&](Checks& check) {
           check(confine());
           sockaddr_in port{};

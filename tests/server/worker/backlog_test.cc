@@ -108,7 +108,7 @@ TEST_CASE("a command ordered after all others does not delay copies and host fun
   held.fill(stream_handle(2), 200, 3);
   held.client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{5, stream_handle(2)}));
   CHECK(held.client.result(held.synchronize(kSecond)) == CUDA_SUCCESS);
-  held.client.record(0, kSecond);  // synchronize_event below names this object
+  held.client.record(0, kSecond);  // waits: set_border_color may name the same object
   CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_ERROR_NOT_READY);
   held.resume();
   held.client.result(held.synchronize(kFirst));

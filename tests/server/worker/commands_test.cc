@@ -79,8 +79,8 @@ TEST_CASE("reports the first deferred error once with the next reply") {
   TestClient client;
   client.retain();
   client.call("cuStreamWaitEvent", bytes_of(uint64_t{0}, event_handle(7), uint32_t{0}));  // INVALID_HANDLE
-  client.send(Command::map_memory,
-              bytes_of(wire::MapMemory{1, 1, 0, 0}));  // INVALID_VALUE, not the first error
+  // INVALID_VALUE, not the first error.
+  client.send(Command::map_memory, bytes_of(wire::MapMemory{1, 1, 0, 0}));
   SECTION("of a wait") {
     CHECK(client.ask(Command::synchronize_context, {}) == CUDA_ERROR_INVALID_HANDLE);
   }

@@ -465,7 +465,7 @@ TEST_CASE("streams that work at the same time are counted once") {
   other.stream = reinterpret_cast<CUstream>(7);
   REQUIRE(session.work(session.context->legacy) == CUDA_SUCCESS);
   REQUIRE(session.work(other) == CUDA_SUCCESS);
-  session.gate->before_sleep();  // the pieces measured are 1 and 3 or 4, and 2 and the other
+  session.gate->before_sleep();  // events 1 and 2 begin the pieces; 3 and 4 end them in either order
   session.device.pass(~uint64_t{0});
   session.gate->before_sleep();
   CHECK((*session.page)->gpus[0].gpu_nanoseconds <= 3'000'000);

@@ -177,8 +177,7 @@ bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size
     end->at = reinterpret_cast<std::byte*>(address + first);
   return type == CU_MEMORYTYPE_HOST ? address != 0 : type == CU_MEMORYTYPE_DEVICE && belongs(address, span);
 }
-// Copies between arrays and memory. The only host memory that the worker itself names is copied to or from
-// arrays.
+// Copies between arrays, device memory, and host memory, which only the worker itself names.
 CUresult copy(const CUDA_MEMCPY3D* c, CUstream stream) {
   Lock lock(driver().mutex);
   const bool from_host = c->srcMemoryType == CU_MEMORYTYPE_HOST,

@@ -51,7 +51,7 @@ CUresult destroy(CUgraph graph) {
   delete &graph_of(graph);
   return CUDA_SUCCESS;
 }
-// A driver does not check that the dependencies are nodes of the same graph; this one counts misuse.
+// A real driver does not check that dependencies are nodes of the same graph; this one counts misuse.
 CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, Work work) {
   auto& nodes = graph_of(graph).nodes;
   driver().locked([&] { return driver().node_dependencies.push_back(count), 0; });

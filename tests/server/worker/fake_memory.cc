@@ -154,8 +154,7 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
       host = true;
   }
   known->second.host = host;
-  if (driver().host_access ==
-      FakeDriver::HostAccess::faults) {  // CPU access replaces the device's own access until withdrawn
+  if (driver().host_access == FakeDriver::HostAccess::faults) {  // any access faults while the CPU has access
     ::mprotect(reinterpret_cast<void*>(address), size, host ? PROT_NONE : PROT_READ | PROT_WRITE);
   }
   return CUDA_SUCCESS;

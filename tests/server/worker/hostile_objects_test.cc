@@ -183,7 +183,7 @@ TEST_CASE("passes only existing arrays to the driver") {
   resource.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   resource.res.mipmap.hMipmappedArray = object<CUmipmappedArray>(kArray);
   CHECK(client.texture(resource) == CUDA_ERROR_INVALID_HANDLE);
-  // Levels: out of range, not to be destroyed separately, destroyed with the whole.
+  // Parts of arrays: out of range, not to be destroyed separately, destroyed with the whole.
   for (const uint32_t number : {3u, 1u << 31, ~0u})
     CHECK(client.part(kLevel, kMipmapped, number) == CUDA_ERROR_INVALID_VALUE);
   for (const uint32_t number : {0u, 1u, ~0u})

@@ -215,8 +215,8 @@ TEST_CASE("refuses a first context that exceeds the quota and the session contin
   CHECK(tenant.client->fake.used() == 0);
   CHECK(tenant.refused() == 2);  // Limited's own retain was also refused
   REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 3 * kPage}}));
-  CHECK(retain().as<uint64_t>() ==
-        kContext);  // created; the deferred error of Limited's retain is in the same reply
+  // Created; the deferred error of Limited's retain is in the same reply.
+  CHECK(retain().as<uint64_t>() == kContext);
   CHECK(retain().header.result == CUDA_SUCCESS);
   CHECK(tenant.used() == 3 * kPage);
 }
@@ -286,7 +286,7 @@ TEST_CASE("zeroing new memory delays only commands that may access memory") {
     client.fake.hold(0);
     const auto next = client.send(Command::map_memory,
                                   bytes_of(wire::MapMemory{client.address(10 * kPage), kPage, 0, 0}), true);
-    CHECK(client.silent());  // from then on, new memory is zeroed before the next command
+    CHECK(client.silent());  // from then on, the reply waits for the zeroing
     client.fake.let_go(0);
     CHECK(client.result(next) == CUDA_SUCCESS);
   }

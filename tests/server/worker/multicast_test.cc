@@ -121,7 +121,8 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
   REQUIRE(client.add(kObject, 0) == CUDA_SUCCESS);
   CHECK(client.add(kMemory, 0) == CUDA_ERROR_INVALID_VALUE);  // memory, not a multicast object
   CHECK(client.bind(kMemory, 0, kMemory, 0, kPage) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.bind(kObject, 0, kSecond, 0, kPage) == CUDA_ERROR_INVALID_VALUE);  // an object without memory
+  CHECK(client.bind(kObject, 0, kSecond, 0, kPage) ==
+        CUDA_ERROR_INVALID_VALUE);  // not memory but a multicast object
   CHECK(client.bind(kObject, 0, kMemory, 0, kPage, 1) == CUDA_ERROR_INVALID_VALUE);
   for (const uint64_t offset : {kPage, 2 * kPage, kFar, ~uint64_t{0}}) {
     CHECK(client.bind(kObject, offset, kMemory, 0, 2 * kPage) == CUDA_ERROR_INVALID_VALUE);

@@ -92,7 +92,7 @@ TEST_CASE("a worker can open only libraries and devices and its library's folder
 
 TEST_CASE("a worker reads only the files of /etc that loaders and name resolution and TLS need") {
   if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
-  CHECK(in_child([](Checks& check) {  // as poold's own user, who could read all of them
+  CHECK(in_child([](Checks& check) {  // as poold's own user, which could read all of them
           check(sandbox::drop_user("").ok());
           const bool ssl = ::access("/etc/ssl/private", R_OK | X_OK) == 0, shadow = readable("/etc/shadow");
           check(sandbox::restrict_files({}).ok());

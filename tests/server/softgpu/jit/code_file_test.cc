@@ -161,8 +161,8 @@ TEST_CASE("concurrent processes neither corrupt the file nor get each other's co
     if (pid == 0) {
       CodeFile file(scratch.open(), kLimit);
       for (uint32_t round = 0; round < 200; ++round) {
-        const uint32_t number =
-            (round * 5 + child) % 40;  // 40 do not fit, so entries are evicted and rewritten all the time
+        // 40 do not fit, so entries are evicted and rewritten all the time.
+        const uint32_t number = (round * 5 + child) % 40;
         if (const auto found = file.find(key(number)); found && *found != content(number)) ::_exit(1);
         file.add(key(number), content(number));
       }

@@ -182,8 +182,8 @@ TEST_CASE("an unrolled loop over matrix products fits on a thread's stack, howev
   for (const uint32_t sum : memory) CHECK(std::bit_cast<float>(sum) == 16.0f * kProducts);
 }
 
-// Programs rely on lock step: after a store, other lanes' next matrix load must see it, and after a matrix
-// store, their next load.
+// Programs rely on lock step: a lane's store must be visible to the other lanes' next matrix load, and a
+// matrix store to their next load.
 TEST_CASE("matrices pass through shared memory without a barrier") {
   const auto exchange = [](const std::string& barrier) {
     // %r1: the lane's word; %r2: a row of a matrix; %r3: another lane's word.

@@ -148,8 +148,8 @@ TEST_CASE("a killed waiter is skipped") {
   });
   REQUIRE(waiter.hear() == 'r');
   REQUIRE(victim.hear() == 'r');
-  while (turns.keeps_turn())
-    std::this_thread::yield();  // until another process waits and the time slice is over
+  // Until another process waits and the time slice is over.
+  while (turns.keeps_turn()) std::this_thread::yield();
   victim.kill_now();
   turns.release();
   CHECK(waiter.hear() == 'g');

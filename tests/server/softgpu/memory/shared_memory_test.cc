@@ -91,8 +91,8 @@ TEST_CASE("memory shared by two processes is charged once and freed by the last 
   REQUIRE(again);
   CHECK(device->free_bytes() == kTotal - 3 * kGranule);
   again.reset();
-  CHECK(SharedDevice::open(1, kTotal)->import_memory(descriptor, &refused) ==
-        nullptr);  // memory of another device
+  // Memory of another device.
+  CHECK(SharedDevice::open(1, kTotal)->import_memory(descriptor, &refused) == nullptr);
   CHECK_FALSE(refused);
   unsigned char* const at = map(memory);
   REQUIRE(at);
