@@ -319,7 +319,7 @@ TEST_CASE("memory that a program maps by itself and arrays leave the GPU and are
   CHECK(pool.act(*target, "lock,checkpoint,unlock") ==
         "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, "
         "running\n");
-  CHECK(pool->poold().await_log("memory that it shares with other programs"));
+  CHECK(pool->poold().await_log("memory shared with other programs"));
   CHECK(pool.act(*other, "lock,checkpoint,unlock") ==
         "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, "
         "running\n");

@@ -107,7 +107,7 @@ TEST_CASE("a list of servers that makes no sense") {
   for (const auto& [list, reason] : {std::pair<std::string, std::string>{url + ",", "''"},
                                      {"," + url, "''"},
                                      {url + ",," + url, "''"},
-                                     {url + "," + url, "twice"},
+                                     {url + "," + url, "duplicate"},
                                      {url + ", " + url, "transport"}}) {
     const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", list}}));
     INFO(list << ": " << app.output);

@@ -233,6 +233,7 @@ TEST_CASE("messages of an exited worker are read up to a limit") {
   CHECK(eventually([&] { return is_zombie(worker); }));
   REQUIRE(::kill(server.poold->pid(), SIGCONT) == 0);
   REQUIRE(server.poold->await_log("session_ended session=1 "));
+  INFO(server.poold->log());
   // Its last message was not read.
   CHECK(server.poold->log().find("deposited an image") == std::string::npos);
   server.must_answer();

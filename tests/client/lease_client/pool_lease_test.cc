@@ -292,7 +292,7 @@ TEST_CASE("pool-lease and pool-admin refuse a private key that others can read")
   const std::string key = folder.write("client.key", "key");
   fs::permissions(key, fs::perms(0644));
   const std::string why =
-      "GPUPOOL_TLS_KEY: refusing to use '" + key + "': other users can read it; chmod 600 it";
+      "GPUPOOL_TLS_KEY: refusing to use '" + key + "': other users can read it; run chmod 600";
   const Finished run = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"},
                                   home.with({{"GPUPOOL_TLS_KEY", key}}));
   CHECK(run.status == 125);

@@ -149,7 +149,7 @@ TEST_CASE("wrong usage ends with status 2 and the reason") {
   CHECK(pool.run({"--server", "tcp://h:5,tcp://i:5", "true"}).status == 0);
   const Finished twice = pool.run({"--server", "tcp://h:5,tcp://i:5,tcp://h:5", "true"});
   CHECK(twice.status == 2);
-  CHECK(has(twice.output, "tcp://h:5 is named twice"));
+  CHECK(has(twice.output, "duplicate server tcp://h:5"));
   CHECK(pool.run({"--server", "tcp://h:5,", "true"}).status == 2);
   const Finished unknown = pool.run({"--sever", "tcp://h:5", "true"});
   CHECK(unknown.status == 2);

@@ -524,7 +524,7 @@ TEST_CASE(
   CHECK_FALSE(std::filesystem::exists(key));
 
   permit(files.key, 0644);
-  const std::string unsafe = "refusing to use '" + files.key + "': other users can read it; chmod 600 it";
+  const std::string unsafe = "refusing to use '" + files.key + "': other users can read it; run chmod 600";
   CHECK_THAT(refusal({"--store", sqlite, "--tls-certificate", files.certificate, "--tls-key", files.key}),
              Catch::Matchers::ContainsSubstring(unsafe));
   CHECK_THAT(refusal({"--store", "etcds://127.0.0.1:1", "--store-certificate", files.certificate,

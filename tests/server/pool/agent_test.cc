@@ -301,7 +301,7 @@ TEST_CASE("invalid settings of the pool are refused at start") {
   std::filesystem::permissions(files.token, std::filesystem::perms(0644));
   const std::string read_by_all = why({"--pool-scheduler", "127.0.0.1:1", "--pool-public-key",
                                        maker.public_key_file(), "--pool-token-file", files.token});
-  CHECK(has(read_by_all, "refusing to use '" + files.token + "': other users can read it; chmod 600 it"));
+  CHECK(has(read_by_all, "refusing to use '" + files.token + "': other users can read it; run chmod 600"));
   const std::string forged = files.folder.write("forged.pem", "");
   std::filesystem::copy_file(maker.public_key_file(), forged,
                              std::filesystem::copy_options::overwrite_existing);
