@@ -226,7 +226,13 @@ bool is_zombie(pid_t pid) {
   std::string line;
   std::getline(file, line);
   const size_t end_of_name = line.rfind(')');
-  return end_of_name != std::string::npos && end_of_name + 2 < line.size() && line[end_of_name + 2] == 'Z';
+  if (end_of_name == std::string::npos || end_of_name + 2 >= line.size() || line[end_of_name + 2] != 'Z') {
+    return false;
+  }
+  // The state is the first thread's. While others still exit, the parent cannot reap the process.
+  std::error_code error;
+  const std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid) + "/task", error);
+  return !error && std::distance(begin(threads), end(threads)) == 1;
 }
 
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds patience) {
