@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ("client", "protocol", "rdma", "server", "scheduler")
 OTHERS = ("tests", "examples")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+MAX_ARGUMENT = 120_000  # bytes
 FINDING = re.compile(r"^/\S+:\d+:\d+: (?:warning|error): .*")
 
 # A unit is a list of sources that are checked in one run, with the flags of their target.
@@ -135,6 +136,14 @@ def write_database(units, folder):
     return files
 
 
+def line_filter(changed, read):
+    """clang-tidy's --line-filter for the changed lines of the files in `read`. Linux limits one argument to 128 KiB: where that is not
+    enough, whole files are checked."""
+    filters = [{"name": str(file), **({"lines": ranges} if ranges else {})} for file, ranges in changed.items() if file in read]
+    text = json.dumps(filters)
+    return text if len(text) < MAX_ARGUMENT else json.dumps([{"name": entry["name"]} for entry in filters])
+
+
 def check(tidy, folder, file, lines):
     """Returns the findings of one run: lists of lines, a finding and its notes. `lines`: clang-tidy's --line-filter, or empty."""
     headers = f"^{re.escape(str(ROOT))}/({'|'.join(PRODUCT + OTHERS)})/"
@@ -154,12 +163,12 @@ def check(tidy, folder, file, lines):
     return findings
 
 
-def check_all(options, folder, units, lines):
-    """Checks the units and prints the findings. Returns the findings and the names of the units without any."""
+def check_all(options, folder, units, filters):
+    """Checks the units and prints the findings. `filters`: line filters by unit name, or empty. Returns the findings and the names of the units without any."""
     files = write_database(units, folder)
     started, reported, clean = time.monotonic(), set(), []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        runs = {pool.submit(check, options.tidy, folder, files[unit.name], lines): unit for unit in units}
+        runs = {pool.submit(check, options.tidy, folder, files[unit.name], filters.get(unit.name, "")): unit for unit in units}
         for done, run in enumerate(concurrent.futures.as_completed(runs), 1):
             unit, findings = runs[run], run.result()
             for finding in findings:
@@ -186,11 +195,11 @@ def main():
     build = options.build.resolve()
     folders = PRODUCT + (OTHERS if options.tests else ())
     units = [unit for unit in read_units(build) if unit.sources[0].relative_to(ROOT).parts[0] in folders]
-    includes, left_out, lines = Includes(), 0, ""
+    includes, left_out, filters = Includes(), 0, {}
     if options.changed:
         changed = changed_lines(options.changed)
         units, left_out = select(units, includes, changed.keys(), options.includers, options.at_most)
-        lines = json.dumps([{"name": str(file), **({"lines": ranges} if ranges else {})} for file, ranges in changed.items()])
+        filters = {unit.name: line_filter(changed, includes.closure(unit.sources)) for unit in units}
 
     stamp_folder = build / "lint"
     stamp_folder.mkdir(exist_ok=True)
@@ -199,7 +208,7 @@ def main():
     stamps = {unit.name: stamp_folder / fingerprint(unit, includes.closure(unit.sources), settings) for unit in units}
     todo = [unit for unit in units if not stamps[unit.name].exists()]
     with tempfile.TemporaryDirectory(prefix="UnifiedSource-", dir=stamp_folder) as folder:
-        found, clean = check_all(options, pathlib.Path(folder), todo, lines)
+        found, clean = check_all(options, pathlib.Path(folder), todo, filters)
     if not options.changed:  # with --changed the other lines were not checked
         for name in clean:
             stamps[name].touch()
