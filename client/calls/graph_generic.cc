@@ -1,10 +1,10 @@
 // The generic node functions of CUDA 12, which dispatch to the function for the node's type, and
 // cuGraphDebugDotPrint.
 #include <fstream>
-#include <unordered_map>
 
 #include "client/calls/graph.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/cuda/graph_dot.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
@@ -186,42 +186,15 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
 
 namespace {
 
-const char* name_of(CUgraphNodeType type) {
-  static const std::unordered_map<int, const char*> kNames{{CU_GRAPH_NODE_TYPE_KERNEL, "KERNEL"},
-                                                           {CU_GRAPH_NODE_TYPE_MEMCPY, "MEMCPY"},
-                                                           {CU_GRAPH_NODE_TYPE_MEMSET, "MEMSET"},
-                                                           {CU_GRAPH_NODE_TYPE_HOST, "HOST"},
-                                                           {CU_GRAPH_NODE_TYPE_GRAPH, "GRAPH"},
-                                                           {CU_GRAPH_NODE_TYPE_EMPTY, "EMPTY"},
-                                                           {CU_GRAPH_NODE_TYPE_WAIT_EVENT, "EVENT_WAIT"},
-                                                           {CU_GRAPH_NODE_TYPE_EVENT_RECORD, "EVENT_RECORD"},
-                                                           {CU_GRAPH_NODE_TYPE_MEM_ALLOC, "MEM_ALLOC"},
-                                                           {CU_GRAPH_NODE_TYPE_MEM_FREE, "MEM_FREE"},
-                                                           {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "BATCH_MEM_OP"},
-                                                           {13, "CONDITIONAL"}};
-  const auto found = kNames.find(type);
-  return found == kNames.end() ? "OTHER" : found->second;
-}
-
-constexpr unsigned kShowKernelParameters =
-    CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE | CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS;
-
-void print_launch(std::ofstream& out, const wire::Launch& launch) {
-  const auto [grid_x, grid_y, grid_z] = launch.grid;
-  const auto [block_x, block_y, block_z] = launch.block;
-  out << "\\ngrid " << grid_x << ' ' << grid_y << ' ' << grid_z;
-  out << "\\nblock " << block_x << ' ' << block_y << ' ' << block_z;
-  out << "\\nshared memory " << launch.shared_bytes;
-}
-
 void print(std::ofstream& out, const Graph& graph, unsigned flags) {
   for (const auto& node : graph.nodes) {
-    out << "  n" << node->handle << " [label=\"" << name_of(node->type);
+    out << "  n" << node->handle << " [label=\"" << cuda::dot_name(node->type);
     if (const auto* const kernel = std::get_if<KernelWork>(&node->work)) {
       const Function* const function =
           find_function(cuda::handle_from_bits<CUfunction>(kernel->launch.function));
       if (function) out << "\\n" << function->name;
-      if (flags & kShowKernelParameters) print_launch(out, kernel->launch);
+      const wire::Launch& launch = kernel->launch;
+      cuda::print_launch(out, flags, launch.grid, launch.block, launch.shared_bytes);
     }
     out << "\"];\n";
     for (const GraphNode* const dependent : node->dependents)
