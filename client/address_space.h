@@ -36,7 +36,7 @@ struct Allocation {
   enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
   int handle_types = 0;  // of mapped memory: CUmemAllocationHandleType bits
   uint64_t pool = 0;     // handle of the memory pool that it was allocated from; 0: none
-  // That pool's memory, which outlives the allocation; if set, the allocation has no mapping of its own.
+  // Memory of that pool; it outlives the allocation. Null: the allocation has its own mapping.
   PoolMemory* pool_memory = nullptr;
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   // The program asked for memory that the device's decompression engine can access.

@@ -17,8 +17,8 @@ namespace gpupool::client {
 using cuda::Kind;
 using cuda::Mode;
 
-// What a row's codec (codec.h, where it is named `Ends`) needs from the session: new handles, look-ups,
-// server-side numbers.
+// The session and context of a call. A row's codec (codec.h) uses it to create and look up handles, and to
+// translate them to the server's numbers.
 struct Ends {
   Session& session;
   Context* context;

@@ -46,7 +46,7 @@ class Arbiter {
     }
     bool operator==(const Share&) const = default;
   };
-  // What a session may do at present.
+  // A session's present permission to use a GPU.
   struct Turn {
     enum class State : uint32_t { closed, open, yield };  // yield: it has the turn and is asked to give it up
     State state = State::closed;
