@@ -26,12 +26,13 @@ class Devices(unittest.TestCase):
         self.assertIn("softgpu", jax.devices()[0].device_kind)
 
     def test_memory_accounting(self):
-        device = jax.devices()[0]
+        # Other tests' arrays are small, and JAX may free them at any time.
+        device, others = jax.devices()[0], 1 << 20
         before = device.memory_stats()["bytes_in_use"]
-        array = jax.device_put(pattern(1 << 20), device).block_until_ready()
-        self.assertGreaterEqual(device.memory_stats()["bytes_in_use"], before + array.nbytes)
+        array = jax.device_put(pattern(16 << 20), device).block_until_ready()
+        self.assertGreaterEqual(device.memory_stats()["bytes_in_use"], before + array.nbytes - others)
         array.delete()
-        self.assertLess(device.memory_stats()["bytes_in_use"], before + (4 << 20))
+        self.assertLess(device.memory_stats()["bytes_in_use"], before + others)
 
     def test_out_of_memory(self):
         limit = jax.devices()[0].memory_stats()["bytes_limit"]

@@ -47,7 +47,7 @@ bool page_multiple(uint64_t value) {
   return value % page_bytes() == 0;
 }
 
-// The current and the last move of a Memory to a memfd, for the SIGSEGV handler.
+// The current move of a Memory to a memfd and the number of moves that have ended, for the SIGSEGV handler.
 std::atomic<uint64_t> moving_begin{0}, moving_end{0}, moves_done{0};
 std::atomic<bool> moving{false};
 
@@ -394,14 +394,15 @@ bool anything_mapped(uint64_t address, uint64_t size) {
 }
 
 bool wait_for_move(uint64_t address) {
-  // The fault may predate the end of the move, so allow one retry per move and thread. Initial-exec: a signal
-  // handler must not allocate thread-local storage.
+  // Each thread's value of moves_done at its last retry. Initial-exec: a signal handler must not allocate
+  // thread-local storage.
   __attribute__((tls_model("initial-exec"))) static thread_local uint64_t retried_moves = 0;
-  if (address < moving_begin || address >= moving_end) return false;
-  if (moving) {
+  if (moving && address >= moving_begin && address < moving_end) {
     while (moving) sched_yield();
     return true;
   }
+  // The move that caused the fault may be over, and other moves after it, so retry once whenever a move has
+  // ended since this thread's last retry. An access that failed for another reason fails again.
   const uint64_t done = moves_done;
   if (retried_moves == done) return false;
   retried_moves = done;

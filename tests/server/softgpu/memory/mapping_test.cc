@@ -163,3 +163,48 @@ TEST_CASE("the move of a Memory to a second mapping does not disturb writers") {
   }
   sigaction(SIGSEGV, &previous_action, nullptr);
 }
+
+namespace {
+std::atomic<bool> moves_over{false};
+std::atomic<int> late_retries{0};
+// Looks at the fault only when all moves are over, as a handler does whose thread gets no processor.
+void retry_late(int number, siginfo_t* info, void*) {
+  while (!moves_over) std::this_thread::yield();
+  if (wait_for_move(reinterpret_cast<uint64_t>(info->si_addr)))
+    ++late_retries;
+  else
+    sigaction(number, &previous_action, nullptr);
+}
+}  // namespace
+
+TEST_CASE("a write that a move disturbed is repeated after a later move of other memory") {
+  struct sigaction action {};
+  action.sa_sigaction = retry_late;
+  action.sa_flags = SA_SIGINFO;
+  REQUIRE(sigaction(SIGSEGV, &action, &previous_action) == 0);
+  for (int round = 0; round < 20; ++round) {
+    moves_over = false;
+    auto memory = create_memory(4 * kGranule, nullptr), other = create_memory(kGranule, nullptr);
+    ReservedRange first(4 * kGranule), second(4 * kGranule);
+    ReservedRange other_first(kGranule), other_second(kGranule);
+    REQUIRE(map_memory(memory, 0, first.address, first.size));
+    REQUIRE(map_memory(other, 0, other_first.address, other_first.size));
+    std::memset(&first[0], 1, first.size);
+    std::memset(&other_first[0], 1, other_first.size);
+    std::atomic<bool> stop{false}, started{false};
+    std::thread writer([&] {
+      while (!stop) {
+        add_one(first.address);
+        started = true;
+      }
+    });
+    while (!started) std::this_thread::yield();
+    CHECK(map_memory(memory, 0, second.address, second.size));
+    CHECK(map_memory(other, 0, other_second.address, other_second.size));
+    moves_over = true;
+    stop = true;
+    writer.join();
+  }
+  CHECK(late_retries > 0);
+  sigaction(SIGSEGV, &previous_action, nullptr);
+}
