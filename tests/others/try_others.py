@@ -233,6 +233,8 @@ def main():
         for name, checkout in found.items():
             print("\n".join(f"{name} {program.name}" for program in suites.SUITES[name](checkout, given.folder, given.python)))
         return 0
+    # A shell starts jobs in the background with SIGINT ignored, and the programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that poold is stopped, too
     failed = False
     for name, checkout in found.items():

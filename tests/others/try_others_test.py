@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,9 @@ class Script(unittest.TestCase):
                 f"import os, threading, unittest\nclass T(unittest.TestCase):\n  def test(self):\n    {body}\n")
 
     def run_script(self, *words, path=os.environ["PATH"]):
+        """Runs the script with SIGINT ignored, as a shell starts a job in the background."""
         return subprocess.run([sys.executable, SCRIPT, self.folder, "--build", BUILD, *words], capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "PATH": path})
+                              env={**os.environ, "PATH": path}, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
 
     def add_sample(self):
         """Adds a sample whose problem size is reduced (SMALLER in suites.py); its program passes if its folder has the reduced one."""
@@ -61,6 +63,17 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("pool: in part: 2 tests passed in 15 s", done.stdout)
         self.assertIn("tinygrad: pool in part 1\n", done.stdout)
+
+    def test_a_program_can_print_its_summary_at_the_limit(self):
+        module = self.folder / "cupy" / "tests" / "cupy_tests" / "some_tests" / "test_some.py"
+        module.parent.mkdir(parents=True)
+        module.touch()
+        python = self.folder / "python"  # stands for one with pytest
+        python.write_text(f"#!{sys.executable}\nimport threading\ntry:\n  threading.Event().wait(60)\n"
+                          "except KeyboardInterrupt:\n  print('7 passed in 5.0s')\n")
+        python.chmod(0o755)
+        done = self.run_script("--suite", "cupy", "--python", python, "--seconds", "5", "--quick")
+        self.assertIn("pool: in part: 7 tests passed in 5 s", done.stdout, done.stderr)
 
     def test_a_chosen_program_that_passes(self):
         done = self.run_script("--only", "*test_passes")
