@@ -352,7 +352,7 @@ Difference difference_of(const AddressForms& forms, const AddressForm& a, const 
 
 }  // namespace
 
-Relation relation(const AddressForms& forms, const SharedAccess& a, const SharedAccess& b, bool later,
+Relation relation(const AddressForms& forms, const MemoryAccess& a, const MemoryAccess& b, bool later,
                   const std::vector<bool>& changes) {
   if (!a.form.variable.empty() && !b.form.variable.empty() && a.form.variable != b.form.variable)
     return Relation::apart;
@@ -381,6 +381,28 @@ Relation relation(const AddressForms& forms, const SharedAccess& a, const Shared
     for (int64_t of_b = 0; of_b < kWarpLanes; ++of_b)
       if (of_a != of_b && difference.overlaps(b_lane * of_b - a_lane * of_a, a.bytes, b.bytes)) return likely;
   return Relation::apart;
+}
+
+bool are_neighbouring_elements(const AddressForms& forms, const MemoryAccess& a, const MemoryAccess& b,
+                               bool later, const std::vector<bool>& changes) {
+  const int64_t element = std::abs(a.form.coefficient_of(kLaneUnknown));
+  if (element == 0 || a.form.coefficient_of(kLaneUnknown) != b.form.coefficient_of(kLaneUnknown))
+    return false;
+  if (a.form.variable != b.form.variable) return false;
+  int64_t rows = 0;  // any multiple of this may be added to the distance
+  const auto see = [&](uint32_t unknown) {
+    if (unknown == kLaneUnknown) return true;
+    const int64_t in_a = a.form.coefficient_of(unknown), in_b = b.form.coefficient_of(unknown);
+    if (in_a == in_b && !(later && changes[unknown])) return true;
+    rows = std::gcd(rows, std::gcd(in_a, in_b));
+    return forms.variation(unknown) == Variation::uniform && rows >= kWarpLanes * element;
+  };
+  for (const auto* terms : {&a.form.terms, &b.form.terms})
+    if (!std::ranges::all_of(*terms, [&](const AddressForm::Term& term) { return see(term.unknown); }))
+      return false;
+  int64_t apart = std::abs(b.form.constant - a.form.constant);
+  if (rows != 0) apart = std::min(apart % rows, rows - apart % rows);
+  return apart != 0 && apart % element == 0 && apart / element < kWarpLanes;
 }
 
 }  // namespace gpupool::softgpu

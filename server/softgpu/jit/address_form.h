@@ -1,4 +1,4 @@
-// Shared-memory addresses as sums: variable + constant + coefficient * unknown + ... Private to jit/'s
+// Addresses as sums: variable + constant + coefficient * unknown + ... Private to jit/'s
 // analyses; used by convergence.cc on the thread that compiles.
 //
 // Precise enough in most kernels to decide whether two accesses of one warp can meet at an address from
@@ -80,12 +80,13 @@ class AddressForms {
   bool exhausted_ = false;
 };
 
-struct SharedAccess {
+struct MemoryAccess {
   uint32_t instruction = 0;
   uint32_t block = 0;  // index of the block in the flow graph
   uint32_t bytes = 0;
   bool is_store = false;
   bool is_volatile = false;
+  bool is_global = false;
   AddressForm form;
 };
 
@@ -99,7 +100,12 @@ enum class Relation : uint8_t {
 };
 // `later`: the first access may belong to an earlier loop iteration than the second. `changes`: per register,
 // whether its value may differ between iterations.
-Relation relation(const AddressForms& forms, const SharedAccess& a, const SharedAccess& b, bool later,
+Relation relation(const AddressForms& forms, const MemoryAccess& a, const MemoryAccess& b, bool later,
                   const std::vector<bool>& changes);
+
+// Returns true if the accesses are to elements of one array whose indices count with the lane and differ by
+// less than a warp (`g[t]`, `g[t + 1]`, also with a loop counter times a larger constant).
+bool are_neighbouring_elements(const AddressForms& forms, const MemoryAccess& a, const MemoryAccess& b,
+                               bool later, const std::vector<bool>& changes);
 
 }  // namespace gpupool::softgpu

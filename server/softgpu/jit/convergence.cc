@@ -72,7 +72,8 @@ class Finder {
  public:
   Finder(const Function& f, const std::vector<uint32_t>& definitions, bool synchronises)
       : f_(f), synchronises_(synchronises), forms_(f, definitions), graph_(build_flow_graph(f)) {
-    find_accesses();
+    find_accesses(true);
+    if (accesses_.size() > kMaxAccesses) find_accesses(false);
     if (accesses_.empty() || accesses_.size() > kMaxAccesses || !forms_.complete()) return;
     find_changes(definitions);
     find_divergence();
@@ -93,7 +94,7 @@ class Finder {
   }
 
  private:
-  void find_accesses();
+  void find_accesses(bool with_global);
   void find_changes(const std::vector<uint32_t>& definitions);
   void find_divergence();
   void find_partial_blocks();
@@ -109,7 +110,7 @@ class Finder {
   const bool synchronises_;
   AddressForms forms_;
   FlowGraph graph_;
-  std::vector<SharedAccess> accesses_;
+  std::vector<MemoryAccess> accesses_;
   std::vector<uint32_t> access_at_;    // per instruction: index into accesses_, or UINT32_MAX
   std::vector<bool> changes_;          // per register: value may differ between iterations
   std::vector<Bits> users_;            // per register: accesses whose form contains it
@@ -123,7 +124,8 @@ class Finder {
   uint64_t work_ = 0;
 };
 
-void Finder::find_accesses() {
+void Finder::find_accesses(bool with_global) {
+  accesses_.clear();
   access_at_.assign(f_.code.size(), UINT32_MAX);
   for (uint32_t index = 0; index < f_.code.size(); ++index) {
     const Instruction& i = f_.code[index];
@@ -131,7 +133,7 @@ void Finder::find_accesses() {
     const auto operands = f_.operands(i);
     const size_t at = i.opcode == "ld" ? 1 : 0;
     if (operands.size() < 2 || operands[at].kind != Operand::Kind::address) continue;
-    SharedAccess access;
+    MemoryAccess access;
     access.is_volatile = f_.has(i, "volatile");
     bool other_space = false;
     for (std::string_view word : f_.modifiers(i)) {
@@ -140,7 +142,8 @@ void Finder::find_accesses() {
     }
     // A volatile access by a generic address may be to shared memory.
     const bool shared = f_.has(i, "shared") || f_.has(i, "shared::cta");
-    if (!shared && (other_space || !access.is_volatile)) continue;
+    access.is_global = f_.has(i, "global");
+    if (!shared && !(access.is_global && with_global) && (other_space || !access.is_volatile)) continue;
     access.bytes *= f_.has(i, "v2") ? 2 : f_.has(i, "v4") ? 4 : f_.has(i, "v8") ? 8 : 1;
     access.instruction = index;
     access.block = graph_.block_of[index];
@@ -173,7 +176,10 @@ void Finder::find_changes(const std::vector<uint32_t>& definitions) {
 
 // Returns true if the two accesses are evidence that lanes exchange data.
 bool Finder::conflicts(uint32_t earlier, uint32_t now, bool stale) const {
-  const SharedAccess &a = accesses_[earlier], &b = accesses_[now];
+  const MemoryAccess &a = accesses_[earlier], &b = accesses_[now];
+  // Most kernels load and store global arrays, and few exchange data by them within a warp.
+  if (a.is_global || b.is_global)
+    return a.is_global && b.is_global && are_neighbouring_elements(forms_, a, b, stale, changes_);
   const bool is_volatile = a.is_volatile || b.is_volatile;
   switch (relation(forms_, a, b, stale, changes_)) {
     case Relation::apart: return false;
@@ -296,7 +302,8 @@ bool Finder::add_points(uint32_t block) {
 std::vector<bool> find_convergence_points(const Function& f, const std::vector<uint32_t>& definitions,
                                           bool synchronises) {
   const auto stores = [&](const Instruction& i) {
-    return i.opcode == "st" && (f.has(i, "shared") || f.has(i, "shared::cta") || f.has(i, "volatile"));
+    return i.opcode == "st" &&
+           (f.has(i, "shared") || f.has(i, "shared::cta") || f.has(i, "volatile") || f.has(i, "global"));
   };
   if (std::none_of(f.code.begin(), f.code.end(), stores)) return {};
   return Finder(f, definitions, synchronises).find();

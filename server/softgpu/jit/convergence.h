@@ -1,7 +1,7 @@
 // Finds the points at which the lanes of a warp must wait for each other because the code relies on lock
 // step. Called by analyse().
 //
-// Older code exchanges data between the lanes of a warp through shared memory without a barrier, on the
+// Older code exchanges data between the lanes of a warp through memory without a barrier, on the
 // assumption that a store is complete in all lanes before any lane executes the next load. The executor runs
 // lanes one after another, so such code needs points of convergence (softgpu_converge): before a load of data
 // that another lane may have stored since the last barrier, and before a store to data that another lane may

@@ -347,21 +347,34 @@ TEST_CASE("warp-synchronous code computes the same as on a GPU") {
   int sum = 0;
   for (int i = 5, number = 6; i < 31; ++i, number += i + 1) sum += number;
   CHECK(std::vector<int>(walked, walked + 32) == std::vector<int>(32, sum));
+
+  constexpr int kPairs = 16, kRounds = 31;
+  auto* table = device(std::vector<int>(2 * kPairs * kRounds));
+  CHECK_RUNS(module.launch("tournament", {1, 1, 1}, {kPairs, 1, 1}, 0, table, kRounds));
+  for (const int* now = table; now != table + 2 * kPairs * (kRounds - 1); now += 2 * kPairs) {
+    const int* const next = now + 2 * kPairs;
+    std::vector<int> expected{0, now[kPairs]};
+    expected.insert(expected.end(), now + 1, now + kPairs - 1);
+    expected.insert(expected.end(), now + kPairs + 1, now + 2 * kPairs);
+    expected.push_back(now[kPairs - 1]);
+    CHECK(std::vector<int>(next, next + 2 * kPairs) == expected);
+  }
 }
 
 TEST_CASE("kernels without communication inside a warp have no points of convergence") {
   auto points = points_of("plain");
-  for (const char* none :
-       {"vector_add", "multiply", "reduce", "scan", "groups", "own_columns", "own_rows", "counters"}) {
+  for (const char* none : {"vector_add", "multiply", "reduce", "scan", "groups", "own_columns", "own_rows",
+                           "own_pairs", "running_sums", "counters"}) {
     INFO(none);
     CHECK(points.at(none) == 0);
   }
   for (const char* some :
-       {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes", "walk_together"}) {
+       {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes", "walk_together", "tournament"}) {
     INFO(some);
     CHECK(points.at(some) > 0);
   }
   Module module("plain");
   CHECK_FALSE(module.synchronises("own_columns"));  // plain loops
   CHECK_FALSE(module.synchronises("counters"));
+  CHECK_FALSE(module.synchronises("running_sums"));
 }

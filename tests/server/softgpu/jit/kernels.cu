@@ -352,3 +352,36 @@ extern "C" __global__ void counters(const unsigned* values, int n, unsigned* out
   for (int i = 0; i < n; ++i) s[t + (values[i] & 63) * 64]++;
   out[t] = s[t + 64 * (t & 63)];
 }
+
+// Players meet in the rounds of a tournament. Each round is made from the one before, which other lanes have
+// written to global memory, without a barrier, as in cuSOLVER's batched eigensolvers.
+extern "C" __global__ void tournament(int* table, int rounds) {
+  const int t = threadIdx.x, pairs = 16;
+  int top = 2 * t;
+  table[t] = top;
+  table[pairs + t] = top + 1;
+  for (int i = 1; i < rounds; ++i) {
+    int* const next = table + 2 * pairs;
+    int bottom = top;
+    top = t == 0 ? 0 : t == 1 ? table[pairs] : table[t - 1];
+    next[t] = top;
+    if (t != pairs - 1) bottom = table[pairs + t + 1];
+    next[pairs + t] = bottom;
+    table = next;
+  }
+}
+
+// Each thread uses its own two numbers in global memory, with barriers in between.
+extern "C" __global__ void own_pairs(int* values) {
+  int* const own = values + 2 * threadIdx.x;
+  own[0] += 1;
+  own[1] += own[0];
+  __syncthreads();
+  own[0] += own[1];
+}
+
+// Each thread uses its own column of a matrix in global memory.
+extern "C" __global__ void running_sums(int* values, int rows) {
+  int* const own = values + threadIdx.x;
+  for (int i = 1; i < rows; ++i) own[i * 64] += own[(i - 1) * 64];
+}
