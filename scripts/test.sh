@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: scripts/test.sh [--preset NAME] [--sanitizers[=quick]] [--no-install]
+# Usage: scripts/test.sh [--preset NAME] [--sanitizers[=quick]] [--retry] [--no-install]
 # Installs missing packages, builds a preset (default: release) and runs all of its tests. --sanitizers then also builds
 # with AddressSanitizer + UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the tests that are not labelled
 # bench or soak (nor fuzz, with ThreadSanitizer). Stops at the first build with a failing test.
@@ -7,6 +7,8 @@
 # AddressSanitizer + UndefinedBehaviorSanitizer.
 # With both options the fuzzers are guided by coverage (libFuzzer) if clang 16 or newer is installed, and start from the
 # repository's inputs (tests/fuzz/corpora). Otherwise they mutate their seeds at random, and the end of the output says so.
+# --retry runs tests that failed once more, one at a time, if they are at most 5. Those that pass then count as passed; the
+# output of both runs and a list at the end show them, because each is a mistake of the test or of the product.
 # The output ends with the reason of each skipped test and a line 'N passed, N failed, N skipped'. Test cases that were
 # skipped in an entry that ran others (lines 'SKIPPED: NAME: REASON') are listed and counted too. Exits with 1 if a test
 # failed or none ran.
@@ -14,7 +16,7 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-preset=release sanitizers=no install=yes
+preset=release sanitizers=no install=yes retry=no
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
@@ -24,6 +26,7 @@ while (($#)); do
       ;;
     --sanitizers) sanitizers=yes ;;
     --sanitizers=quick) sanitizers=quick ;;
+    --retry) retry=yes ;;
     --no-install) install=no ;;
     *) die "unknown option '$1'; try --help" ;;
   esac
@@ -33,7 +36,7 @@ done
 cd "$root"
 passed=0 failed=0 skipped=0
 unguided=no  # the fuzzers ran without coverage
-skip_reasons=()
+skip_reasons=() unsteady=()
 
 result='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*'  # a result line of ctest
 count() { grep -cE "$1" "$2" || true; }
@@ -81,6 +84,17 @@ tally() {
   done < <(skipped_cases "$log")
 }
 
+# run_again BUILD: runs the failed tests of the last ctest run once more, and corrects the totals. (softroce takes too long.)
+run_again() {
+  local build=$1 name
+  say "running the failed tests of $build again, one at a time"
+  ctest --test-dir "$build" --rerun-failed -E '^softroce$' --output-on-failure 2>&1 | tee "$build/again.log" || true
+  while read -r name; do
+    unsteady+=("$build: $name")
+    failed=$((failed - 1)) passed=$((passed + 1))
+  done < <(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.+ +Passed .*/\1/p' "$build/again.log")
+}
+
 # run_tests PRESET [CTEST_OPTION...]: runs the tests of a build and adds the results to the totals.
 run_tests() {
   local build=build/$1 log=build/$1/ctest.log now_failed
@@ -92,6 +106,7 @@ run_tests() {
   tally "$build" "$log" "$build/Testing/Temporary/LastTest.log"
   # ctest can fail without a failed test, for example if a test's program is missing.
   if [[ -e $build/ctest.status ]] && ((now_failed == 0)); then failed=$((failed + 1)); fi
+  if [[ $retry == yes ]] && ((now_failed > 0 && now_failed <= 5)); then run_again "$build"; fi
 
   # The entry `softroce` stands for the tests of a ctest run in a guest. Those tests are counted instead of the entry,
   # unless it failed without a failed test.
@@ -108,6 +123,10 @@ run_tests() {
 summary() {
   local reason
   if [[ $unguided == yes ]]; then say "the fuzzers were not guided by coverage: clang 16 or newer is not installed (clang-16, libclang-rt-16-dev)"; fi
+  if ((${#unsteady[@]})); then
+    say "unsteady tests: failed at first, passed when run again alone"
+    for reason in "${unsteady[@]}"; do note "$reason"; done
+  fi
   if ((${#skip_reasons[@]})); then
     say "skipped tests and reasons"
     for reason in "${skip_reasons[@]}"; do note "$reason"; done
