@@ -42,7 +42,7 @@ endif()
 
 if(GPUPOOL_LIBFUZZER)
   add_compile_options(-fsanitize=fuzzer-no-link)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fconstexpr-steps=100000000>)  # the tables of protocol/cuda
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fconstexpr-steps=100000000>)  # the tables of protocol/calls
 endif()
 
 find_program(CCACHE_PROGRAM ccache)

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
 
 namespace gpupool::transport::rdma {
 namespace {

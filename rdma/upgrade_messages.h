@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "rdma/address.h"
 
 namespace gpupool::transport::rdma {

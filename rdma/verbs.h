@@ -4,7 +4,7 @@
 #pragma once
 #include <infiniband/verbs.h>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::transport::rdma {
 

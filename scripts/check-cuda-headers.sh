@@ -2,7 +2,7 @@
 # Usage: scripts/check-cuda-headers.sh [--preset NAME] [VERSION...]
 # Checks that the product compiles against the cuda.h of these CUDA versions. Downloads the headers from NVIDIA's
 # Python packages (with pip) into build/cuda-headers, once per version, and runs the compiler with -fsyntax-only on every
-# C++ source of the product that may include cuda.h, and of tests/protocol/cuda. (The other tests are always built with
+# C++ source of the product that may include cuda.h, and of tests/protocol/driver. (The other tests are always built with
 # cuda.h of CUDA 13.0.) Needs a finished build of the preset (default: dev), whose generated sources it uses.
 # Default versions: 11.8.89 12.0.146 12.4.127 12.9.79.
 set -euo pipefail
@@ -33,7 +33,7 @@ def errors_of(entry):
     source = os.path.relpath(entry["file"], root)
     words = shlex.split(entry["command"])
     toolkits = [i for i, word in enumerate(words[:-1]) if word == "-isystem" and os.path.exists(words[i + 1] + "/cuda.h")]
-    if not source.endswith(".cc") or not toolkits or not source.startswith(("protocol/", "client/", "server/", "tests/protocol/cuda/")):
+    if not source.endswith(".cc") or not toolkits or not source.startswith(("common/", "protocol/", "client/", "server/", "tests/protocol/")):
         return source, None
     # The wheels lack cudaProfiler.h, which has not changed since CUDA 4: it comes from the installed toolkit.
     words += ["-idirafter", words[toolkits[0] + 1]]

@@ -42,7 +42,7 @@ list_files() {
   elif git rev-parse --is-inside-work-tree &>/dev/null; then
     git ls-files -z -- "${sources[@]}"
   else  # sources without a git repository
-    find client examples protocol rdma scheduler server tests \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0
+    find client common examples protocol rdma scheduler server tests \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0
   fi
 }
 

@@ -22,7 +22,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PRODUCT = ("client", "protocol", "rdma", "server", "scheduler")
+PRODUCT = ("client", "common", "protocol", "rdma", "server", "scheduler")
 OTHERS = ("tests", "examples")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 MAX_ARGUMENT = 120_000  # bytes
@@ -147,7 +147,7 @@ def line_filter(changed, read):
 def check(tidy, folder, file, lines):
     """Returns the findings of one run: lists of lines, a finding and its notes. `lines`: clang-tidy's --line-filter, or empty."""
     headers = f"^{re.escape(str(ROOT))}/({'|'.join(PRODUCT + OTHERS)})/"
-    # The tables of protocol/cuda exceed clang's limit of constexpr steps; the build's flags have warnings unknown to clang.
+    # The tables of protocol/calls exceed clang's limit of constexpr steps; the build's flags have warnings unknown to clang.
     command = [tidy, "-p", str(folder), f"--config-file={ROOT}/.clang-tidy", "--checks=-performance-*,-misc-*,-modernize-*", "--quiet",
                "--warnings-as-errors=*", f"--header-filter={headers}", "--extra-arg=-fconstexpr-steps=100000000",
                "--extra-arg=-Wno-unknown-warning-option", *([f"--line-filter={lines}"] if lines else []), str(file)]

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "common/result.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/result.h"
 
 namespace gpupool::client {
 

@@ -7,7 +7,7 @@
 #pragma once
 #include <string>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::client {
 

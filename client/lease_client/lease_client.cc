@@ -6,9 +6,9 @@
 #include <random>
 #include <thread>
 
-#include "client/lease_client/channel.h"
-#include "protocol/text/names.h"
-#include "protocol/text/printable.h"
+#include "common/text/names.h"
+#include "common/text/printable.h"
+#include "protocol/scheduler/channel.h"
 
 namespace gpupool::lease_client {
 namespace {

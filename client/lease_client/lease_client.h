@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "client/lease_client/address.h"
 #include "protocol/control/pool.grpc.pb.h"
+#include "protocol/scheduler/address.h"
 #include "protocol/transport/transport.h"
 
 namespace gpupool::lease_client {

@@ -20,10 +20,10 @@
 
 #include "client/lease/file.h"
 #include "client/lease_client/lease_client.h"
-#include "client/log.h"
+#include "client/process/log.h"
+#include "client/process/settings.h"
 #include "client/run/version.h"
-#include "client/settings.h"
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
 
 namespace {
 

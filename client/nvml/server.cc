@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
-#include "client/driver_version.h"
-#include "client/identity.h"
-#include "client/log.h"
-#include "client/poold_connection.h"
-#include "protocol/cuda/driver_version.h"
+#include "client/process/driver_version.h"
+#include "client/process/identity.h"
+#include "client/process/log.h"
+#include "client/session/poold_connection.h"
+#include "protocol/driver/driver_version.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::nvml {

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "client/lease/file.h"
-#include "client/nvml/source.h"
-#include "client/settings.h"
+#include "client/process/settings.h"
+#include "protocol/nvml/source.h"
 #include "protocol/transport/transport.h"
 
 namespace gpupool::nvml {

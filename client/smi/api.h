@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "client/nvml/nvml.h"
+#include "protocol/nvml/nvml.h"
 
 namespace gpupool::smi {
 

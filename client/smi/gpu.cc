@@ -7,7 +7,7 @@
 #include <ctime>
 #include <functional>
 
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
 
 namespace gpupool::smi {
 namespace {

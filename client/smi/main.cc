@@ -13,8 +13,8 @@
 
 #include "client/run/version.h"
 #include "client/smi/print.h"
+#include "common/settings/command_line.h"
 #include "protocol/environment.h"
-#include "server/settings/command_line.h"
 
 namespace {
 

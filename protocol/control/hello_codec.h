@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::hello {
 

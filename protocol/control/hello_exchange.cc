@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "protocol/text/names.h"
-#include "protocol/text/printable.h"
+#include "common/text/names.h"
+#include "common/text/printable.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::hello {

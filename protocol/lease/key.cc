@@ -13,7 +13,7 @@
 #include <optional>
 #include <system_error>
 
-#include "protocol/files/exposure.h"
+#include "common/files/exposure.h"
 
 namespace gpupool::lease {
 namespace {

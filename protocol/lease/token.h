@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "common/result.h"
 #include "protocol/control/lease.pb.h"
 #include "protocol/lease/key.h"
-#include "protocol/wire/result.h"
 
 namespace gpupool::lease {
 

@@ -1,6 +1,6 @@
 #include "protocol/peers/proof.h"
 
-// The functions that are deprecated in favour of EVP, for the reason given in protocol/image/name.cc.
+// The functions that are deprecated in favour of EVP, for the reason given in protocol/images/name.cc.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 

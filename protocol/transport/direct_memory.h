@@ -1,7 +1,7 @@
 // One-sided access to the peer's memory (RDMA reads and writes), beside the byte stream. Only rdma has it.
 //
 // The worker performs all transfers. The client registers memory of its program and sends its address and key
-// in a command; the worker reads and writes it (server/worker/remote_memory.h). A worker's memory is
+// in a command; the worker reads and writes it (server/worker/copies/remote_memory.h). A worker's memory is
 // registered without remote access. Keys belong to the connection and end with it.
 //
 // add(), remove() and interrupt(): any thread. All other calls: one thread at a time.

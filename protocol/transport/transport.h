@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::transport {
 

@@ -1,6 +1,6 @@
 // Bodies of the commands in commands.def and of the replies to them, written by the client library and read
 // by workers: fixed structs, followed by variable parts where a comment says so. Sizes are bytes, handles are
-// minted by the client (protocol/cuda/handles.h), everything is little-endian. copies.h, graphs.h, images.h,
+// minted by the client (protocol/calls/handles.h), everything is little-endian. copies.h, graphs.h, images.h,
 // peers.h and sharing.h have the bodies of their subjects.
 #pragma once
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 namespace gpupool::wire {
 
-// upload_part: a part of a module image, as a bundle (protocol/cuda/fatbin.h), follows. Parts come in order;
-// the load that names the upload consumes it.
+// upload_part: a part of a module image, as a bundle (protocol/images/fatbin.h), follows. Parts come in
+// order; the load that names the upload consumes it.
 struct UploadPart {
   uint64_t upload;
   uint64_t total;  // bytes of the whole image, the same in every part
@@ -24,7 +24,7 @@ struct LoadImage {
 };
 constexpr int32_t kImageMissing = 301;  // CUDA_ERROR_FILE_NOT_FOUND
 using ImageDigest = std::array<uint8_t, 32>;
-struct ImageName {     // see protocol/image/name.h
+struct ImageName {     // see protocol/images/name.h
   uint64_t size;       // of the bundle, at most HelloReply.largest_image
   ImageDigest digest;  // SHA-256 of the bundle
   ImageDigest proof;   // SHA-256 of HelloReply.image_nonce and the bundle

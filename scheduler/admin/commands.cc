@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
+#include "common/text/units.h"
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/dump.h"
 #include "scheduler/admin/quota_words.h"
 #include "scheduler/admin/terminal.h"
 #include "scheduler/admin/to_json.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {

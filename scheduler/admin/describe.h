@@ -3,8 +3,8 @@
 #include <chrono>
 #include <string>
 
+#include "common/text/units.h"
 #include "protocol/control/admin.pb.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 

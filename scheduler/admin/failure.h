@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
 
 namespace gpupool::admin {
 

@@ -9,11 +9,11 @@
 #include <functional>
 #include <optional>
 
+#include "common/settings/command_line.h"
 #include "scheduler/admin/commands.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/command_line.h"
 #include "scheduler/admin/top.h"
-#include "server/settings/command_line.h"
 #include "server/version.h"
 
 namespace {

@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "server/tenants/suggestion.h"
-#include "server/tenants/units.h"
+#include "common/text/suggestion.h"
+#include "common/text/units.h"
 
 namespace gpupool::admin {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "common/result.h"
 #include "protocol/control/admin.pb.h"
-#include "protocol/wire/result.h"
 
 namespace gpupool::admin {
 

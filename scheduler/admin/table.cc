@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "protocol/text/names.h"
-#include "protocol/text/printable.h"
+#include "common/text/names.h"
+#include "common/text/printable.h"
 
 namespace gpupool::admin {
 namespace {

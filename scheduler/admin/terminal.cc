@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
 
 namespace gpupool::admin {
 namespace {

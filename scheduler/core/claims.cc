@@ -5,7 +5,7 @@
 // This must not take the other node out of service: only the GPU is withheld from leases, never the node. A
 // claim prevails over claims that are younger by an hour or more (kSettlesAfter). Without a prevailing claim
 // the GPU is withheld on all nodes that report it, until an operator decides or only one node reports it.
-#include "protocol/text/names.h"
+#include "common/text/names.h"
 #include "scheduler/core/core.h"
 
 namespace gpupool::scheduler {

@@ -17,7 +17,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "scheduler/core/lease.h"
 #include "scheduler/core/placer.h"
 #include "scheduler/core/queue.h"

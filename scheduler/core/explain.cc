@@ -1,9 +1,9 @@
 // Texts for users whose requests wait or can never be granted: the request, the contents of the pool, and the
 // reason.
+#include "common/text/units.h"
 #include "protocol/control/node_condition.h"
 #include "protocol/control/priority.h"
 #include "scheduler/core/core.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {

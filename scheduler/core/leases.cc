@@ -1,8 +1,8 @@
 // Core: requests of lease clients, and the life of a lease from its grant to the release of its last part.
+#include "common/text/names.h"
+#include "common/text/units.h"
 #include "protocol/lease/token.h"
-#include "protocol/text/names.h"
 #include "scheduler/core/core.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {

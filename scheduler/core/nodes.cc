@@ -1,6 +1,6 @@
 // Core: registration of nodes, heartbeats, fencing and loss.
+#include "common/text/names.h"
 #include "protocol/lease/token.h"
-#include "protocol/text/names.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/inventory.h"
 

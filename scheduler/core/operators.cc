@@ -1,11 +1,11 @@
 // Core: the operators' commands (pool-admin): drain, undrain, remove, evict, quotas, policy, why.
 #include <algorithm>
 
+#include "common/text/units.h"
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/records.h"
 #include "scheduler/placement/policy.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "scheduler/placement/node_state.h"
 
 namespace gpupool::placement {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <map>
 
+#include "common/text/units.h"
 #include "scheduler/placement/placer.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::placement {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "scheduler/placement/cluster.h"
 #include "scheduler/placement/policy.h"
 #include "scheduler/placement/score_index.h"

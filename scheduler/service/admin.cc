@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "protocol/text/names.h"
-#include "protocol/text/printable.h"
+#include "common/text/names.h"
+#include "common/text/printable.h"
 #include "server/version.h"
 
 namespace gpupool::scheduler {

@@ -1,7 +1,7 @@
 #include "scheduler/service/auth_failure_log.h"
 
-#include "server/admission/peer.h"
-#include "server/log/log.h"
+#include "common/admission/peer.h"
+#include "common/log/log.h"
 
 namespace gpupool::scheduler {
 namespace {

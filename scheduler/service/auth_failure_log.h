@@ -1,5 +1,5 @@
 // Counts calls that fail authentication. Writes them to the log and the audit file up to a rate per peer
-// (server/admission/peer.h) and in total; the others are summed up in one line per second. The engine's
+// (common/admission/peer.h) and in total; the others are summed up in one line per second. The engine's
 // thread; never fails.
 #pragma once
 #include <grpcpp/grpcpp.h>
@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string>
 
-#include "server/admission/peer_rates.h"
-#include "server/admission/suppressed_events.h"
-#include "server/log/audit_file.h"
+#include "common/admission/peer_rates.h"
+#include "common/admission/suppressed_events.h"
+#include "common/log/audit_file.h"
 
 namespace gpupool::scheduler {
 

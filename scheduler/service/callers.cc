@@ -5,13 +5,13 @@
 #include <limits>
 #include <set>
 
+#include "common/settings/toml_values.h"
+#include "common/text/names.h"
+#include "common/text/suggestion.h"
+#include "common/text/units.h"
+#include "common/token/token.h"
 #include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
-#include "protocol/text/names.h"
-#include "server/settings/toml_values.h"
-#include "server/tenants/suggestion.h"
-#include "server/tenants/token.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "scheduler/core/core.h"
 #include "server/tenants/tenant.h"
 

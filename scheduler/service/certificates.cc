@@ -14,8 +14,8 @@
 #include <iterator>
 #include <system_error>
 
-#include "protocol/files/exposure.h"
-#include "server/log/log.h"
+#include "common/files/exposure.h"
+#include "common/log/log.h"
 
 namespace gpupool::scheduler {
 namespace {

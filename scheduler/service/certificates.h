@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "common/result.h"
+#include "protocol/transport/tls/certificate_watch.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/result.h"
-#include "server/certificate_watch.h"
 
 namespace gpupool::scheduler {
 

@@ -12,16 +12,16 @@
 #include <optional>
 #include <thread>
 
+#include "common/files/port_file.h"
+#include "common/http/http_server.h"
+#include "common/log/log.h"
 #include "protocol/lease/token.h"
 #include "scheduler/service/admin.h"
 #include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
 #include "scheduler/service/streams.h"
 #include "scheduler/web/page.h"
-#include "server/admin/http_server.h"
-#include "server/admin/metrics.h"
-#include "server/log/log.h"
-#include "server/port_file.h"
+#include "server/poold/admin/metrics.h"
 #include "server/version.h"
 
 namespace gpupool::scheduler {

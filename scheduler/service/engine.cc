@@ -4,11 +4,11 @@
 
 #include <exception>
 
+#include "common/log/log.h"
+#include "common/text/printable.h"
 #include "protocol/lease/token.h"
-#include "protocol/text/printable.h"
 #include "scheduler/core/library_placer.h"
 #include "scheduler/service/streams.h"
-#include "server/log/log.h"
 
 namespace gpupool::scheduler {
 namespace {

@@ -17,13 +17,13 @@
 #include <string>
 #include <unordered_map>
 
+#include "common/log/audit_file.h"
 #include "protocol/lease/key.h"
 #include "scheduler/core/core.h"
 #include "scheduler/service/auth_failure_log.h"
 #include "scheduler/service/callers.h"
 #include "scheduler/service/lease_credentials.h"
 #include "scheduler/store/store.h"
-#include "server/log/audit_file.h"
 
 namespace gpupool::scheduler {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/admin/metrics_page.h"
+#include "common/http/metrics_page.h"
 #include "server/version.h"
 
 namespace gpupool::scheduler {

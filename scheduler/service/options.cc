@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "server/settings/command_line.h"
-#include "server/settings/toml_values.h"
-#include "server/tenants/token.h"
+#include "common/settings/command_line.h"
+#include "common/settings/toml_values.h"
+#include "common/token/token.h"
 #include "server/version.h"
 
 namespace gpupool::scheduler {

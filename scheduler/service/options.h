@@ -5,11 +5,11 @@
 #include <string>
 #include <variant>
 
+#include "common/log/log.h"
+#include "common/result.h"
 #include "protocol/lease/key.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/result.h"
 #include "scheduler/service/callers.h"
-#include "server/log/log.h"
 
 namespace gpupool::scheduler {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "protocol/text/names.h"
-#include "server/log/log.h"
+#include "common/log/log.h"
+#include "common/text/names.h"
 
 namespace gpupool::scheduler {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::sim {
 

@@ -4,9 +4,9 @@
 #include <exception>
 #include <fstream>
 
+#include "common/settings/command_line.h"
 #include "scheduler/sim/report.h"
 #include "scheduler/sim/synthetic.h"
-#include "server/settings/command_line.h"
 #include "server/version.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "scheduler/placement/request.h"
 #include "scheduler/sim/csv.h"
 

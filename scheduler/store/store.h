@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/result.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/result.h"
 #include "scheduler/store/write.h"
 
 namespace gpupool::scheduler {

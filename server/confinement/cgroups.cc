@@ -16,8 +16,8 @@
 #include <system_error>
 #include <utility>
 
-#include "server/blocked_signals.h"
-#include "server/log/log.h"
+#include "common/blocked_signals.h"
+#include "common/log/log.h"
 
 namespace gpupool::server {
 namespace {

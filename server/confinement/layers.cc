@@ -15,8 +15,8 @@
 #include <system_error>
 #include <utility>
 
-#include "server/worker/landlock.h"
-#include "server/worker/namespaces.h"
+#include "server/confinement/landlock.h"
+#include "server/confinement/namespaces.h"
 
 namespace gpupool::server {
 namespace {

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "server/worker/landlock.h"
+#include "server/confinement/landlock.h"
 
 namespace gpupool::server {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::server {
 

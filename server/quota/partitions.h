@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "server/quota/account.h"
 
 namespace gpupool::quota {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::quota {
 

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "server/tenants/token.h"
+#include "common/token/token.h"
 
 namespace gpupool::server {
 namespace {

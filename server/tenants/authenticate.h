@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "server/tenants/credential.h"
 #include "server/tenants/tenants.h"
 

@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "server/log/log.h"
-#include "server/tenants/units.h"
+#include "common/log/log.h"
+#include "common/text/units.h"
 
 namespace gpupool::server {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 #include "server/quota/partitions.h"
 #include "server/tenants/tenant.h"
 

@@ -9,11 +9,11 @@
 #include <limits>
 #include <utility>
 
-#include "server/settings/toml_values.h"
-#include "server/tenants/suggestion.h"
+#include "common/settings/toml_values.h"
+#include "common/text/suggestion.h"
+#include "common/text/units.h"
+#include "common/token/token.h"
 #include "server/tenants/tenants.h"
-#include "server/tenants/token.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::server {
 namespace {

@@ -22,22 +22,22 @@
 #include <string_view>
 #include <utility>
 
+#include "common/log/log.h"
 #include "protocol/environment.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/tls/context.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/peers.h"
 #include "server/confinement/cgroups.h"
-#include "server/handover.h"
-#include "server/log/log.h"
+#include "server/confinement/namespaces.h"
+#include "server/handover/handover.h"
 #include "server/version.h"
-#include "server/worker/control.h"
-#include "server/worker/device_description.h"
-#include "server/worker/device_library.h"
-#include "server/worker/memory_use.h"
-#include "server/worker/namespaces.h"
-#include "server/worker/sandbox.h"
-#include "server/worker/session.h"
+#include "server/worker/device/device_description.h"
+#include "server/worker/device/device_library.h"
+#include "server/worker/memory/memory_use.h"
+#include "server/worker/sandbox/sandbox.h"
+#include "server/worker/session/control.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "server/tenants/token.h"
+#include "common/token/token.h"
 #include "tests/bench/monotonic.h"
 #include "tests/bench/run_program.h"
 #include "tests/support/hostile_descriptors.h"

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "server/tenants/token.h"
+#include "common/token/token.h"
 #include "tests/bench/monotonic.h"
 #include "tests/bench/run_program.h"
 #include "tests/support/poold_process.h"

@@ -1,13 +1,13 @@
 // Tests device addresses in a session's range: which allocations share a mapping, and when an address is
 // reused.
-#include "client/address_space.h"
+#include "client/memory/address_space.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <memory>
 
-#include "client/busy_addresses.h"
+#include "client/memory/busy_addresses.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool::client;

@@ -1,5 +1,5 @@
 // Tests the allocator of memory pools against a model with the state of each block of 512 bytes.
-#include "client/block_pool.h"
+#include "client/memory/block_pool.h"
 
 #include <algorithm>
 #include <map>

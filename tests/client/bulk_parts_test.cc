@@ -1,6 +1,6 @@
 // Tests the division of a copy's rows into bulk copies: each byte once, in order, and within the limits of
 // one bulk copy.
-#include "client/bulk_parts.h"
+#include "client/copies/bulk_parts.h"
 
 #include <vector>
 

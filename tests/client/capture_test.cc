@@ -1,6 +1,6 @@
 // Tests stream capture: nodes and their dependencies, refused calls, and the effect of a refusal on the
 // capture. The graphs are plain lists of nodes.
-#include "client/capture.h"
+#include "client/graphs/capture.h"
 
 #include <algorithm>
 #include <set>

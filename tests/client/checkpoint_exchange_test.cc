@@ -1,5 +1,5 @@
 // Tests how a program decodes a server's answer about a process's sessions.
-#include "client/checkpoint_exchange.h"
+#include "client/session/checkpoint_exchange.h"
 
 #include <string>
 

@@ -1,6 +1,6 @@
 // Tests the queue of commands: what is sent when and in which order, and what happens if the connection
 // fails.
-#include "client/command_queue.h"
+#include "client/session/command_queue.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,5 +1,5 @@
 // Tests registered host memory with a device copy: which bytes are sent before work and fetched after it.
-#include "client/compared_copies.h"
+#include "client/memory/compared_copies.h"
 
 #include <string>
 

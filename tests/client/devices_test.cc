@@ -1,10 +1,10 @@
 // Tests which devices a program sees, in which order, and their attributes.
-#include "client/devices.h"
+#include "client/session/devices.h"
 
 #include <string>
 
-#include "client/log.h"
-#include "protocol/cuda/cuda_header.h"
+#include "client/process/log.h"
+#include "protocol/driver/cuda_header.h"
 #include "tests/client/fake_device.h"
 #include "tests/support/catch.h"
 

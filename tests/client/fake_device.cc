@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "client/cross_server.h"
+#include "client/streams/cross_server.h"
 
 namespace gpupool::client {
 namespace test {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "client/call.h"
-#include "client/transfer.h"
+#include "client/copies/transfer.h"
+#include "client/session/call.h"
 
 namespace gpupool::client::test {
 

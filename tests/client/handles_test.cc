@@ -1,5 +1,5 @@
 // Tests the client's handle table: live and stale handles, and destruction of the objects.
-#include "client/handles.h"
+#include "client/session/handles.h"
 
 #include <atomic>
 #include <set>

@@ -1,5 +1,5 @@
 // Tests pages with two mappings, and page faults that another thread serves.
-#include "client/host_pages.h"
+#include "client/memory/host_pages.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/page_faults.h"
+#include "client/memory/page_faults.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool::client;

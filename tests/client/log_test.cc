@@ -1,5 +1,5 @@
 // Tests the client library's log lines, much of whose text comes from a server.
-#include "client/log.h"
+#include "client/process/log.h"
 
 #include <string>
 

@@ -1,7 +1,7 @@
 // Tests memory that host code and kernels use at the same address: which side holds a block and when data
 // moves. Uses real pages and faults, and a device that copies at once. The memory is a module's variable of
 // three pages.
-#include "client/mirrors.h"
+#include "client/memory/mirrors.h"
 
 #include <sys/mman.h>
 
@@ -11,7 +11,7 @@
 namespace gpupool::client {
 bool is_blocking(uint64_t) {
   return true;
-}  // client/calls/stream.cc
+}  // client/api/stream.cc
 }  // namespace gpupool::client
 
 using namespace gpupool;

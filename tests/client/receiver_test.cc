@@ -1,6 +1,6 @@
 // Tests the receiving half of a session: messages reach their waiters, data its destination, and all waits
 // end with the session.
-#include "client/receiver.h"
+#include "client/session/receiver.h"
 
 #include <fcntl.h>
 #include <unistd.h>

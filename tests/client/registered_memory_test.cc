@@ -1,5 +1,5 @@
 // Tests the client's registrations of pinned memory with a DirectMemory that has limits.
-#include "client/registered_memory.h"
+#include "client/copies/registered_memory.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/fake_direct_memory.h"

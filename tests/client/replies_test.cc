@@ -1,5 +1,5 @@
 // Tests that the client rejects truncated, oversized and malformed replies.
-#include "client/replies.h"
+#include "client/session/replies.h"
 
 #include "protocol/wire/writer.h"
 #include "tests/support/catch.h"

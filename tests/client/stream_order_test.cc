@@ -1,5 +1,5 @@
 // Tests which stream is ordered after which free, according to events and waits.
-#include "client/stream_order.h"
+#include "client/streams/stream_order.h"
 
 #include <random>
 #include <set>

@@ -1,5 +1,5 @@
-// Replaces client/trace.cc in tests of single files of the client: traces nothing.
-#include "client/trace.h"
+// Replaces client/api/trace.cc in tests of single files of the client: traces nothing.
+#include "client/api/trace.h"
 
 namespace gpupool::client::trace {
 

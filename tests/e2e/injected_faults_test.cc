@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "protocol/cuda/handles.h"
+#include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "tests/e2e/pool.h"

@@ -1,5 +1,5 @@
 // Programs with a lease see only its GPUs, within its limits.
-#include "protocol/cuda/handles.h"
+#include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"

@@ -5,7 +5,7 @@
 
 #include "tests/e2e/pool.h"
 #include "tests/e2e/shared_pool.h"
-#include "tests/protocol/cuda/elf_exports.h"
+#include "tests/protocol/driver/elf_exports.h"
 #include "tests/support/catch.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/skip.h"
@@ -189,7 +189,7 @@ TEST_CASE("the library shows all of NVML and nothing else") {
 #define NVML_FUNCTION(name) expected.insert(#name);
 #define NVML_NOT_SUPPORTED(name) NVML_FUNCTION(name)
 #define NVML_CHANGES(name) NVML_FUNCTION(name)
-#include "client/nvml/functions.def"
+#include "protocol/nvml/functions.def"
   CHECK(elf_exports(client_folder() + "/libnvidia-ml.so.1") == expected);
 }
 

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "protocol/cuda/cuda_header.h"
-#include "protocol/cuda/handles.h"
+#include "protocol/calls/handles.h"
+#include "protocol/driver/cuda_header.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "tests/e2e/pool.h"

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "protocol/cuda/handles.h"
+#include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
 #include "tests/support/raw_client.h"
 
@@ -141,7 +141,7 @@ std::vector<std::string> shared_files(const std::string& instance) {
 
 uint64_t free_bytes(Pool& pool) {
   constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
-  constexpr uint16_t kMemGetInfo = 0x0200;  // protocol/cuda/memory.def: two out pointers, both non-null
+  constexpr uint16_t kMemGetInfo = 0x0200;  // protocol/calls/memory.def: two out pointers, both non-null
   RawClient client(pool.poold().endpoint());
   client.open();
   client.send_command(wire::Command::retain_primary_context,

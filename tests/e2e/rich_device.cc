@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
-#include "protocol/cuda/exports.h"
+#include "protocol/driver/cuda_header.h"
+#include "protocol/driver/exports.h"
 
 #if CUDA_VERSION >= 12080
 namespace {

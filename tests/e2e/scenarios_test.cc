@@ -2,7 +2,7 @@
 // device is softgpu or that of GPUPOOL_TEST_DEVICE (tests/e2e/pool.h).
 #include <signal.h>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"

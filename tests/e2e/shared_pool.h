@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/tenants/token.h"
+#include "common/token/token.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "protocol/peers/proof.h"
-#include "server/acceptor.h"
+#include "server/poold/acceptor/acceptor.h"
 #include "tests/fuzz/virtual_time.h"
 
 namespace gpupool::fuzz {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/worker_pool.h"
+#include "server/poold/workers/worker_pool.h"
 #include "tests/fuzz/fake_workers.h"
 #include "tests/fuzz/virtual_time.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "protocol/control/hello.pb.h"
-#include "server/sealed_file.h"
+#include "server/handover/sealed_file.h"
 #include "tests/fuzz/require.h"
 
 namespace gpupool::fuzz {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "server/handover.h"
-#include "server/worker_process.h"
+#include "server/handover/handover.h"
+#include "server/poold/workers/worker_process.h"
 
 namespace gpupool::fuzz {
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "client/address_space.h"
+#include "client/memory/address_space.h"
 #include "tests/fuzz/input.h"
 
 using namespace gpupool;

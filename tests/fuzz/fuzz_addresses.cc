@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "client/lease_client/address.h"
+#include "protocol/scheduler/address.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/transport.h"
 #include "scheduler/store/etcd/address.h"
-#include "server/networks.h"
+#include "server/poold/networks.h"
 
 using namespace gpupool;
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "client/checkpoint_exchange.h"
+#include "client/session/checkpoint_exchange.h"
 #include "tests/fuzz/played_connection.h"
 
 using namespace gpupool;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "protocol/wire/frame.h"
-#include "server/checkpoints.h"
+#include "server/poold/workers/checkpoints.h"
 #include "tests/fuzz/fake_pool.h"
 #include "tests/fuzz/input.h"
 

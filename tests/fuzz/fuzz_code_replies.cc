@@ -1,11 +1,11 @@
-// Fuzzes a server's replies about kernels, variables and shared memory (client/replies.h). The first byte
-// selects the kind; the rest is the reply, or for kernel names a sequence of replies with their lengths.
+// Fuzzes a server's replies about kernels, variables and shared memory (client/session/replies.h). The first
+// byte selects the kind; the rest is the reply, or for kernel names a sequence of replies with their lengths.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
-#include "client/replies.h"
+#include "client/session/replies.h"
 #include "protocol/wire/commands.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/require.h"

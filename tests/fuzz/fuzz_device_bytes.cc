@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "protocol/cuda/device_bytes.h"
+#include "protocol/images/device_bytes.h"
 
 namespace cuda = gpupool::cuda;
 

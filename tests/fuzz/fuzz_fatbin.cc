@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "protocol/cuda/fatbin.h"
-#include "protocol/cuda/kernel_params.h"
+#include "protocol/images/fatbin.h"
+#include "protocol/images/kernel_params.h"
 
 namespace cuda = gpupool::cuda;
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "protocol/wire/frame.h"
-#include "server/handover.h"
+#include "server/handover/handover.h"
 #include "tests/fuzz/fake_door.h"
 #include "tests/fuzz/fake_workers.h"
 #include "tests/fuzz/input.h"

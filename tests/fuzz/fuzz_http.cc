@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "protocol/text/printable.h"
-#include "server/admin/http_request.h"
+#include "common/http/http_request.h"
+#include "common/text/printable.h"
 
 using namespace gpupool::server;
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/cuda/linked_cubin.h"
+#include "protocol/images/linked_cubin.h"
 
 namespace cuda = gpupool::cuda;
 

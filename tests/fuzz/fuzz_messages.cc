@@ -2,11 +2,11 @@
 // replays the input. All waits must end, and nothing may be written outside a copy's destination.
 #include <cstdlib>
 
-#include "client/receiver.h"
-#include "client/trace.h"
+#include "client/api/trace.h"
+#include "client/session/receiver.h"
 #include "tests/fuzz/played_connection.h"
 
-// Replaces client/trace.cc: traces nothing.
+// Replaces client/api/trace.cc: traces nothing.
 namespace gpupool::client::trace {
 std::atomic<bool> enabled{false};
 void count_received(uint16_t, size_t) {}

@@ -20,7 +20,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/peers/proof.h"
 #include "protocol/wire/frame.h"
-#include "server/peer_connections.h"
+#include "server/poold/workers/peer_connections.h"
 #include "tests/fuzz/fake_workers.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/quiet_protobuf.h"

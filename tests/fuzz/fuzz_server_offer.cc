@@ -10,10 +10,10 @@
 #include <map>
 #include <optional>
 
-#include "client/address_offer.h"
-#include "client/devices.h"
-#include "client/log.h"
-#include "client/session.h"
+#include "client/memory/address_offer.h"
+#include "client/process/log.h"
+#include "client/session/devices.h"
+#include "client/session/session.h"
 #include "protocol/control/hello_codec.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/require.h"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/text/units.h"
 #include "server/tenants/tenants_file.h"
-#include "server/tenants/units.h"
 
 using namespace gpupool::server;
 

@@ -3,7 +3,8 @@
 // handshake, closed at any time. The input is a sequence of calls.
 //
 // A hello is admitted only if it ends its record, because the bytes behind it would be lost when the
-// connection is handed over. Handshake steps run on this thread, in place of server/tls_handshake_queue.cc.
+// connection is handed over. Handshake steps run on this thread, in place of
+// server/poold/acceptor/tls_handshake_queue.cc.
 #include <algorithm>
 #include <asio/post.hpp>
 #include <cstddef>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "protocol/wire/frame.h"
-#include "server/tls_handshake_queue.h"
+#include "server/poold/acceptor/tls_handshake_queue.h"
 #include "tests/fuzz/fake_door.h"
 #include "tests/fuzz/fake_workers.h"
 #include "tests/fuzz/input.h"

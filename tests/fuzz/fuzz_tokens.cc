@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "common/token/token.h"
 #include "server/tenants/authenticate.h"
 #include "server/tenants/tenants_file.h"
-#include "server/tenants/token.h"
 #include "tests/fuzz/input.h"
 
 using namespace gpupool::server;

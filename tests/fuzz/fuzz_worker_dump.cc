@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "server/admin/worker_dump.h"
+#include "server/poold/admin/worker_dump.h"
 #include "tests/fuzz/quiet_protobuf.h"
 
 using namespace gpupool::server;

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <map>
 
-#include "protocol/cuda/version_map.h"
+#include "protocol/driver/version_map.h"
 #include "tests/client/coverage/page.h"
 #include "tests/support/catch.h"
 

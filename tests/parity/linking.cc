@@ -147,7 +147,7 @@ void lists() {
     for (unsigned i = 0; i < count && i < 64; ++i) SHOW_VALUE(cuFuncGetName(&name, functions[i]), "%s", name);
   }
   // NVIDIA's libraries list functions with the eighth entry of an export table
-  // (protocol/cuda/export_tables.cc).
+  // (protocol/driver/export_tables.cc).
   const CUuuid tools_module{{0x6e, 0x16, 0x3f, static_cast<char>(0xbe), static_cast<char>(0xb9), 0x58, 0x44,
                              0x4d, static_cast<char>(0x83), 0x5c, static_cast<char>(0xe1),
                              static_cast<char>(0x82), static_cast<char>(0xaf), static_cast<char>(0xf1),

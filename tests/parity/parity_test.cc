@@ -51,7 +51,7 @@ constexpr Allowed kAllowed[] = {
     {"cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move) ->",
      "child graphs are not moved into their parent", false},
 #define CUDA_UNSUPPORTED(function, reason) {#function "(nothing) ->", reason, false},
-#include "protocol/cuda/unsupported.def"
+#include "protocol/driver/unsupported.def"
 #undef CUDA_UNSUPPORTED
 };
 

@@ -1,4 +1,4 @@
-// Calls functions that the pool does not support (protocol/cuda/unsupported.def) with all arguments zero;
+// Calls functions that the pool does not support (protocol/driver/unsupported.def) with all arguments zero;
 // softgpu does not support them either.
 #include "tests/parity/show.h"
 
@@ -14,7 +14,7 @@ CUresult call(CUresult (*function)(Parameters...)) {
 
 void unsupported_calls() {
 #define CUDA_UNSUPPORTED(function, reason) show(call(function), #function "(nothing)");
-#include "protocol/cuda/unsupported.def"
+#include "protocol/driver/unsupported.def"
 #undef CUDA_UNSUPPORTED
 }
 

@@ -2,7 +2,7 @@
 // clients that abuse the server's access to their memory. Runs in the guest.
 #include <cstring>
 
-#include "protocol/cuda/handles.h"
+#include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "tests/e2e/pool.h"

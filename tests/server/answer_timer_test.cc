@@ -1,4 +1,4 @@
-#include "server/answer_timer.h"
+#include "server/poold/workers/answer_timer.h"
 
 #include "tests/support/catch.h"
 

@@ -10,8 +10,8 @@
 #include <set>
 #include <sstream>
 
-#include "server/worker/landlock.h"
-#include "server/worker/namespaces.h"
+#include "server/confinement/landlock.h"
+#include "server/confinement/namespaces.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/lease_maker.h"

@@ -33,7 +33,7 @@
 #include <span>
 #include <string>
 
-#include "server/handover.h"
+#include "server/handover/handover.h"
 
 #define FAKE extern "C" __attribute__((visibility("default"))) CUresult
 

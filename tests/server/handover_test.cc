@@ -1,4 +1,4 @@
-#include "server/handover.h"
+#include "server/handover/handover.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 // Tests poold's image cache: its size limit, its eviction order, and images of hostile workers that it must
 // reject.
-#include "server/image_cache.h"
+#include "server/poold/workers/image_cache.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "server/sealed_file.h"
+#include "server/handover/sealed_file.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;

@@ -1,6 +1,6 @@
 // Tests that the connections of monitoring clients are limited in number, duration and rate, whatever their
 // peers do.
-#include "server/monitors/monitors.h"
+#include "server/poold/monitors/monitors.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

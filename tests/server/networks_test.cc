@@ -1,4 +1,4 @@
-#include "server/networks.h"
+#include "server/poold/networks.h"
 
 #include "tests/support/catch.h"
 

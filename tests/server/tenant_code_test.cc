@@ -1,6 +1,6 @@
 // Tests the files and folders in which poold keeps each tenant's compiled code: their owners and their size
 // limits.
-#include "server/tenant_code.h"
+#include "server/poold/workers/tenant_code.h"
 
 #include <fcntl.h>
 #include <sys/fsuid.h>

@@ -1,5 +1,5 @@
 // Tests the order and cancellation of TLS handshake steps.
-#include "server/tls_handshake_queue.h"
+#include "server/poold/acceptor/tls_handshake_queue.h"
 
 #include <atomic>
 #include <set>

@@ -1,5 +1,5 @@
 // Tests how poold reads and closes descriptors that clients and workers also hold.
-#include "server/untrusted_socket.h"
+#include "server/sockets/untrusted_socket.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "server/descriptor_closer.h"
+#include "server/sockets/descriptor_closer.h"
 #include "tests/support/catch.h"
 #include "tests/support/hostile_descriptors.h"
 #include "tests/support/processes.h"

@@ -1,6 +1,6 @@
 // Tests how poold checks, marks and limits the lines that a worker writes to poold's log. The test acts as a
 // worker that a client has taken over.
-#include "server/worker_log.h"
+#include "server/poold/workers/worker_log.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "server/log/log.h"
-#include "server/log/relayed_line.h"
+#include "common/log/log.h"
+#include "common/log/relayed_line.h"
 #include "tests/support/catch.h"
 #include "tests/support/hostile_descriptors.h"
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "server/handover.h"
+#include "server/handover/handover.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -136,7 +136,7 @@ TEST_CASE("a worker inherits no descriptors but its own") {
   CHECK(eventually([&] { return poold.workers().size() == 2; }));
   RawClient(poold.endpoint()).open();  // both have finished starting once one has been used
   CHECK(poold.await_log("session_ended"));
-  // Descriptors 0 to 2, and those from 3 on that server/handover.h numbers.
+  // Descriptors 0 to 2, and those from 3 on that server/handover/handover.h numbers.
   for (const pid_t worker : poold.workers()) {
     if (!can_count_descriptors(worker))
       return report_skip("before Linux 6.2 only root can count a worker's descriptors");

@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "protocol/files/exposure.h"
+#include "common/files/exposure.h"
 #include "protocol/transport/tls/openssl.h"
 #include "protocol/transport/tls/stream.h"
 

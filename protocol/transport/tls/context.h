@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "common/result.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/result.h"
 
 struct ssl_ctx_st;
 

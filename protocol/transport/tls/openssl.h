@@ -6,7 +6,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 // clang-format off
 #define GPUPOOL_OPENSSL(X)                                                                                                              \

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "client/lease_client/channel.h"
+#include "protocol/scheduler/channel.h"
 
 namespace gpupool::admin {
 namespace {

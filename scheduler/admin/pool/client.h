@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "client/lease_client/address.h"
 #include "protocol/control/pool_admin.grpc.pb.h"
+#include "protocol/scheduler/address.h"
 #include "protocol/transport/transport.h"
 #include "scheduler/admin/failure.h"
 

@@ -6,12 +6,12 @@
 #include <functional>
 #include <new>
 
-#include "client/lease_client/channel.h"
-#include "client/settings.h"
+#include "client/process/settings.h"
+#include "common/settings/command_line.h"
 #include "protocol/environment.h"
+#include "protocol/scheduler/channel.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
-#include "server/settings/command_line.h"
 #include "server/version.h"
 
 namespace gpupool::admin {

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstdio>
 
-#include "protocol/text/printable.h"
+#include "common/text/printable.h"
+#include "common/text/units.h"
 #include "scheduler/admin/pool/describe.h"
 #include "scheduler/admin/pool/words.h"
 #include "scheduler/admin/terminal.h"
 #include "scheduler/json/pool_json.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {

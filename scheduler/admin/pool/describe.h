@@ -3,8 +3,8 @@
 #pragma once
 #include <string>
 
+#include "common/text/units.h"
 #include "protocol/control/pool_admin.pb.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
+#include "common/text/suggestion.h"
+#include "common/text/units.h"
 #include "protocol/control/priority.h"
-#include "server/tenants/suggestion.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {

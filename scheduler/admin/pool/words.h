@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "common/result.h"
 #include "protocol/control/pool_admin.pb.h"
-#include "protocol/wire/result.h"
 
 namespace gpupool::admin {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::scheduler::etcd {
 

@@ -7,9 +7,9 @@
 #include <iterator>
 #include <thread>
 
-#include "protocol/files/exposure.h"
-#include "protocol/text/printable.h"
-#include "server/log/log.h"
+#include "common/files/exposure.h"
+#include "common/log/log.h"
+#include "common/text/printable.h"
 
 namespace gpupool::scheduler::etcd {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "common/result.h"
 #include "etcd.pb.h"
-#include "protocol/wire/result.h"
 
 namespace gpupool::scheduler::etcd {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "protocol/wire/result.h"
+#include "common/result.h"
 
 namespace gpupool::scheduler::sqlite {
 

@@ -1,13 +1,13 @@
-// The source of NVML's answers (client/nvml/source.h) for programs that load softgpu directly: the devices of
-// softgpu's configuration. One thread at a time.
+// The source of NVML's answers (protocol/nvml/source.h) for programs that load softgpu directly: the devices
+// of softgpu's configuration. One thread at a time.
 //
 // softgpu's runtime is not started, because programs query NVML, fork, and start CUDA in the children. So the
 // use of the devices is unknown, and queries of it return NVML_ERROR_NOT_SUPPORTED.
 #include <cstdio>
 #include <string>
 
-#include "client/nvml/source.h"
-#include "protocol/cuda/driver_version.h"
+#include "protocol/driver/driver_version.h"
+#include "protocol/nvml/source.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/identity.h"
 

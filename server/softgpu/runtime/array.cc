@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "protocol/cuda/array_bytes.h"
+#include "protocol/calls/array_bytes.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/runtime.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/exec/texture.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/handles.h"

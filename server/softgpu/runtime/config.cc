@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "protocol/cuda/driver_version.h"
+#include "protocol/driver/driver_version.h"
 #include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {

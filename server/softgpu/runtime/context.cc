@@ -8,8 +8,8 @@
 #include <map>
 #include <string>
 
-#include "protocol/cuda/context_local_storage.h"
-#include "protocol/cuda/export_tables.h"
+#include "protocol/driver/context_local_storage.h"
+#include "protocol/driver/export_tables.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/graph.h"

@@ -17,7 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/hardware_queue.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "protocol/cuda/kernel_params.h"
+#include "protocol/images/kernel_params.h"
 #include "server/softgpu/runtime/elf_file.h"
 
 namespace gpupool::softgpu {

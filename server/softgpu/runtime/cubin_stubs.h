@@ -4,7 +4,7 @@
 #pragma once
 #include <string>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 
 namespace gpupool::softgpu {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/memory/device_heap.h"
 #include "server/softgpu/memory/shared_device.h"

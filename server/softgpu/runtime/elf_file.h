@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 
 namespace gpupool::softgpu {
 

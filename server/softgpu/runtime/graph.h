@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
-#include "protocol/cuda/graph_edges.h"
-#include "protocol/cuda/graph_memory.h"
-#include "protocol/cuda/user_objects.h"
+#include "protocol/calls/graph_edges.h"
+#include "protocol/calls/graph_memory.h"
+#include "protocol/calls/user_objects.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/runtime/conditional.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"

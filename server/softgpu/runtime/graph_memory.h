@@ -1,8 +1,8 @@
-// The device memory of a graph's memory node (protocol/cuda/graph_memory.h). It is allocated when the node is
-// made, at the address that the node reports, and freed when no graph, launch in flight or program can use it
-// any more, or with its context. Thread-safe.
+// The device memory of a graph's memory node (protocol/calls/graph_memory.h). It is allocated when the node
+// is made, at the address that the node reports, and freed when no graph, launch in flight or program can use
+// it any more, or with its context. Thread-safe.
 #pragma once
-#include "protocol/cuda/graph_memory.h"
+#include "protocol/calls/graph_memory.h"
 #include "server/softgpu/runtime/op.h"
 
 namespace gpupool::softgpu {

@@ -7,7 +7,7 @@
 #include <deque>
 #include <mutex>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/runtime/op.h"
 
 namespace gpupool::softgpu {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "protocol/cuda/fatbin_format.h"
+#include "protocol/images/fatbin_format.h"
 #include "server/softgpu/runtime/elf_file.h"
 
 namespace gpupool::softgpu {

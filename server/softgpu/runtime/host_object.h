@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 
 namespace gpupool::softgpu {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <thread>
 
-#include "protocol/cuda/driver_version.h"
+#include "protocol/driver/driver_version.h"
 #include "server/softgpu/runtime/device.h"
 
 namespace gpupool::softgpu {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <mutex>
 
-#include "protocol/cuda/linked_cubin.h"
+#include "protocol/images/linked_cubin.h"
 #include "server/softgpu/ptx/parser.h"
 #include "server/softgpu/runtime/cubin_stubs.h"
 #include "server/softgpu/runtime/device.h"

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
-#include "protocol/cuda/fatbin.h"
+#include "protocol/driver/cuda_header.h"
+#include "protocol/images/fatbin.h"
 #include "server/softgpu/jit/program.h"
 
 namespace gpupool::softgpu {

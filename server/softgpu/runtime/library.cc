@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "protocol/cuda/driver_log.h"
+#include "protocol/driver/driver_log.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/runtime.h"
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "protocol/cuda/driver_log.h"
+#include "protocol/driver/driver_log.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/device_access.h"

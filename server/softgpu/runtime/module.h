@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/exec/kernel_services.h"
 #include "server/softgpu/exec/recycled.h"

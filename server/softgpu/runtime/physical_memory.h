@@ -3,7 +3,7 @@
 #pragma once
 #include <memory>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/handles.h"
 

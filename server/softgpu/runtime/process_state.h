@@ -7,7 +7,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 
 namespace gpupool::softgpu {
 

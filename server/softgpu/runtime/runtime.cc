@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "protocol/cuda/graph_memory.h"
+#include "protocol/calls/graph_memory.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/open_code_file.h"

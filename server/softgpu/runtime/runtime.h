@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/runtime/address_reservations.h"
 #include "server/softgpu/runtime/config.h"
 #include "server/softgpu/runtime/copy_engine.h"

@@ -1,6 +1,6 @@
 #include "server/softgpu/runtime/stream.h"
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/graph.h"
 #include "server/softgpu/runtime/value_ops.h"

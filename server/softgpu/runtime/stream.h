@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "protocol/cuda/graph_edges.h"
+#include "protocol/calls/graph_edges.h"
 #include "server/softgpu/memory/shared_event.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/exec/texture.h"
 #include "server/softgpu/runtime/array.h"
 

@@ -5,9 +5,9 @@
 #include <map>
 #include <stdexcept>
 
-#include "protocol/cuda/cuda_header.h"  // the rows depend on CUDA_VERSION
-#include "protocol/cuda/version_map.h"
-#include "tests/protocol/cuda/elf_exports.h"
+#include "protocol/driver/cuda_header.h"  // the rows depend on CUDA_VERSION
+#include "protocol/driver/version_map.h"
+#include "tests/protocol/driver/elf_exports.h"
 
 namespace gpupool::testing {
 namespace {
@@ -19,7 +19,7 @@ struct Symbol {
 constexpr Symbol kSymbols[] = {
 #define GPUPOOL_WITHOUT_LATER_SYMBOLS  // without symbols newer than CUDA 13.0
 #define CUDA_SYMBOL(name, version) {#name, version},
-#include "protocol/cuda/symbols.def"
+#include "protocol/driver/symbols.def"
 #undef CUDA_SYMBOL
 };
 
@@ -35,7 +35,7 @@ constexpr Named kRows[] = {
 #define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT(id, name, mode, ...) {#name, "by hand, with a row"},
 #define CUDA_BY_HAND(name) {#name, "by hand"},
-#include "protocol/cuda/calls.def"
+#include "protocol/calls/calls.def"
 #undef CUDA_CALL
 #undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
@@ -51,8 +51,8 @@ constexpr Limit kLimits[] = {
 #define CUDA_NO_EFFECT(function, reason) {#function, State::no_effect, reason},
 #define CUDA_REFUSED(function, reason) {#function, State::refused, reason},
 #define CUDA_UNSUPPORTED(function, reason) {#function, State::unsupported, reason},
-#include "protocol/cuda/limits.def"
-#include "protocol/cuda/unsupported.def"
+#include "protocol/calls/limits.def"
+#include "protocol/driver/unsupported.def"
 #undef CUDA_PARTLY
 #undef CUDA_NO_EFFECT
 #undef CUDA_REFUSED
@@ -131,7 +131,7 @@ std::string row_text(const Coverage::Function& function) {
 
 constexpr char kHead[] =
     "# Driver functions\n\n"
-    "Generated from `protocol/cuda/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built "
+    "Generated from `protocol/calls/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built "
     "client library:\n"
     "`cmake --build --preset ci --target coverage`. Correct mistakes there, not here. The names are those of "
     "cuda.h 13.0 without `_v2`, `_ptds`,\n"
@@ -139,7 +139,7 @@ constexpr char kHead[] =
     "| Works | Meaning |\n| --- | --- |\n"
     "| yes | The function behaves as documented. tests/parity calls it on softgpu directly and through the "
     "pool and compares the results; for the main calls it also checks the documented results, because the "
-    "two share code (`protocol/cuda/common_calls`). [untested.def](../tests/parity/untested.def) lists the "
+    "two share code (`protocol/calls/common_calls`). [untested.def](../tests/parity/untested.def) lists the "
     "functions that other tests cover. The last column says how the call is sent ([life of a "
     "call](life-of-a-call.md)) |\n"
     "| in part | The same, with the exceptions in the last column |\n"

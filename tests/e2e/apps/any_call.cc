@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kSymbols[] = {
 #define CUDA_SYMBOL(name, version) #name,
-#include "protocol/cuda/symbols.def"
+#include "protocol/driver/symbols.def"
 #undef CUDA_SYMBOL
 };
 
@@ -152,7 +152,7 @@ struct Row {
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name) ROW(name)
 constexpr Row kRows[] = {
-#include "protocol/cuda/calls.def"
+#include "protocol/calls/calls.def"
 };
 #undef CUDA_CALL
 #undef CUDA_CALL_PTSZ

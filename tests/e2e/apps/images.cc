@@ -2,7 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "protocol/cuda/fatbin_format.h"
+#include "protocol/images/fatbin_format.h"
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;

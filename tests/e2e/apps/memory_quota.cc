@@ -57,7 +57,7 @@ std::vector<Way> ways() {
           {"cuArray3DCreate",
            [](Taken* taken, size_t bytes) {
              // A granule is 128 rows. For a multiple of 128 rows the worker computes the size itself
-             // (server/worker/arrays.cc).
+             // (server/worker/memory/arrays.cc).
              const CUDA_ARRAY3D_DESCRIPTOR wanted{4096, bytes / 16384, 0, CU_AD_FORMAT_FLOAT, 1, 0};
              return cuArray3DCreate(&taken->array, &wanted);
            },

@@ -1,5 +1,5 @@
 // Programs that use NVML together with CUDA, as frameworks and monitoring tools do: both must agree.
-#include "client/nvml/nvml.h"
+#include "protocol/nvml/nvml.h"
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -257,7 +257,7 @@ constexpr const char* kFunctions[] = {
 #define NVML_FUNCTION(name) #name,
 #define NVML_NOT_SUPPORTED(name) #name,
 #define NVML_CHANGES(name) #name,
-#include "client/nvml/functions.def"
+#include "protocol/nvml/functions.def"
 };
 
 using Words = uint64_t[8];

@@ -10,8 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include "common/log/log.h"
 #include "scheduler/store/store.h"
-#include "server/log/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"

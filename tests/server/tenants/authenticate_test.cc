@@ -1,6 +1,6 @@
 #include "server/tenants/authenticate.h"
 
-#include "server/tenants/token.h"
+#include "common/token/token.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;

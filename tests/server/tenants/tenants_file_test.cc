@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "server/tenants/token.h"
+#include "common/token/token.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;

@@ -21,9 +21,9 @@
 #include <cstring>
 #include <string>
 
-#include "server/worker/landlock.h"
-#include "server/worker/namespaces.h"
-#include "server/worker/sandbox.h"
+#include "server/confinement/landlock.h"
+#include "server/confinement/namespaces.h"
+#include "server/worker/sandbox/sandbox.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/skip.h"
 

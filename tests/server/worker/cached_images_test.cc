@@ -6,10 +6,10 @@
 
 #include <stdexcept>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/images.h"
-#include "server/handover.h"
-#include "server/sealed_file.h"
+#include "server/handover/handover.h"
+#include "server/handover/sealed_file.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 

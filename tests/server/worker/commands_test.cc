@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "protocol/cuda/fatbin.h"
-#include "protocol/cuda/fatbin_format.h"
+#include "protocol/images/fatbin.h"
+#include "protocol/images/fatbin_format.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/images.h"
 #include "tests/server/worker/test_client.h"

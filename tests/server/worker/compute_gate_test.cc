@@ -1,13 +1,13 @@
 // Tests the compute gate with a device whose progress the test controls and a session page that the test
 // writes as poold does.
-#include "server/worker/compute_gate.h"
+#include "server/worker/compute/compute_gate.h"
 
 #include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
 
-#include "server/worker/stream_gates.h"
+#include "server/worker/session/stream_gates.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;

@@ -1,6 +1,6 @@
 // Tests the worker's end of the control socket: dispatch to handlers, messages that arrive before their
 // handler, and poold's exit.
-#include "server/worker/control.h"
+#include "server/worker/session/control.h"
 
 #include <fcntl.h>
 #include <poll.h>

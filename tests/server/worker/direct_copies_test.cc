@@ -4,7 +4,7 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "server/worker/device_windows.h"
+#include "server/worker/memory/device_windows.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 

@@ -1,11 +1,11 @@
 // Tests the dump that a session sends to poold, also while its executor is blocked.
-#include "server/worker/dump.h"
+#include "server/worker/session/dump.h"
 
 #include <chrono>
 #include <future>
 
 #include "protocol/control/dump.pb.h"
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/images.h"
 #include "server/quota/turn_word.h"

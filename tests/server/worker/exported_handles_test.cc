@@ -1,6 +1,6 @@
 // Tests exports to and imports from other sessions. The test acts as poold, which is honest, and as the other
 // worker, which may be malicious.
-#include "server/worker/exported_handles.h"
+#include "server/worker/sharing/exported_handles.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

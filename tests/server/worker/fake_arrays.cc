@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol/cuda/array_bytes.h"
+#include "protocol/calls/array_bytes.h"
 #include "tests/server/worker/fake_driver.h"
 
 namespace gpupool::worker::test {

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 
 namespace gpupool::worker::test {
 

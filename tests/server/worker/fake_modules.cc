@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "tests/server/worker/fake_driver.h"
 
 namespace gpupool::worker::test {

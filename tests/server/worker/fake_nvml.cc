@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "client/nvml/nvml.h"
+#include "protocol/nvml/nvml.h"
 
 #define FAKE extern "C" __attribute__((visibility("default"))) nvmlReturn_t
 

@@ -1,8 +1,8 @@
 // Tests graphs in the worker: valid descriptions are built and executed, invalid ones rejected, and nothing
 // is left behind.
-#include "server/worker/graphs.h"
+#include "server/worker/graphs/graphs.h"
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/images.h"
 #include "tests/server/worker/graph_fixture.h"
 

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"

@@ -7,15 +7,15 @@
 #include <cstring>
 #include <set>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
 #include "protocol/wire/peers.h"
 #include "protocol/wire/sharing.h"
-#include "server/worker/call_rows.h"
-#include "server/worker/handle_table.h"
+#include "server/worker/handlers/call_rows.h"
+#include "server/worker/session/handle_table.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 

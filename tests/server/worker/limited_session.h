@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/images.h"
 #include "server/quota/accounts.h"

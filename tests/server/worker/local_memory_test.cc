@@ -1,6 +1,6 @@
 // Tests that kernels' local memory is charged to the tenant: kernels that need much of it, and limits of a
 // context.
-#include "server/worker/graphs.h"
+#include "server/worker/graphs/graphs.h"
 #include "tests/server/worker/graph_fixture.h"
 #include "tests/server/worker/limited_session.h"
 

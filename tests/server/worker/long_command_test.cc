@@ -5,9 +5,9 @@
 #include <chrono>
 #include <future>
 
-#include "protocol/cuda/fatbin.h"
+#include "common/log/log.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/wire/images.h"
-#include "server/log/log.h"
 #include "server/quota/turn_word.h"
 #include "tests/server/worker/pooled_session.h"
 #include "tests/support/catch.h"

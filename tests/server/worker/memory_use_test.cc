@@ -1,12 +1,12 @@
 // Tests how a worker learns a device's memory use without a context, from the NVML library beside its device
 // library.
-#include "server/worker/memory_use.h"
+#include "server/worker/memory/memory_use.h"
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "server/worker/device_description.h"
-#include "server/worker/device_library.h"
+#include "server/worker/device/device_description.h"
+#include "server/worker/device/device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 

@@ -1,7 +1,7 @@
 // Tests multicast objects and the decompression engine, which softgpu lacks, on a fake driver that has them:
 // calls are forwarded only for the session's own memory.
 #include "protocol/wire/commands.h"
-#include "server/worker/virtual_memory.h"
+#include "server/worker/memory/virtual_memory.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 

@@ -1,6 +1,6 @@
 // Tests the sandbox: a child process confines itself as a worker does, tries forbidden and needed operations,
 // and reports the result by its exit status.
-#include "server/worker/sandbox.h"
+#include "server/worker/sandbox/sandbox.h"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -22,7 +22,7 @@
 #include <thread>
 
 #include "protocol/transport/socket/descriptors.h"
-#include "server/worker/landlock.h"
+#include "server/confinement/landlock.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/skip.h"
 

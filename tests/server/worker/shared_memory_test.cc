@@ -8,7 +8,7 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "server/worker/shared_host_memory.h"
+#include "server/worker/memory/shared_host_memory.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 

@@ -1,5 +1,5 @@
 // Tests how long the executor polls the device: learnt from the session's waits, and only if cores are free.
-#include "server/worker/spin_time.h"
+#include "server/worker/session/spin_time.h"
 
 #include "tests/support/catch.h"
 

@@ -12,11 +12,11 @@
 #include <functional>
 #include <stdexcept>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/copies.h"
-#include "server/worker/call_rows.h"
-#include "server/worker/session.h"
+#include "server/worker/handlers/call_rows.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker::test {
 namespace {

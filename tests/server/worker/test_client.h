@@ -12,13 +12,13 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/cuda/handles.h"
-#include "protocol/image/name.h"
+#include "protocol/calls/handles.h"
+#include "protocol/images/name.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
-#include "server/worker/control.h"
-#include "server/worker/session.h"
+#include "server/worker/session/control.h"
+#include "server/worker/session/session.h"
 #include "tests/server/worker/fake_driver.h"
 #include "tests/support/fake_direct_memory.h"
 

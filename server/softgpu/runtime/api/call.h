@@ -7,8 +7,8 @@
 #pragma once
 #include <new>
 
-#include "protocol/cuda/cuda_header.h"
-#include "protocol/cuda/exports.h"
+#include "protocol/driver/cuda_header.h"
+#include "protocol/driver/exports.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/runtime.h"

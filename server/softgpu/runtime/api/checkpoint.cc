@@ -1,6 +1,6 @@
 // cuCheckpointProcess... of this process. Another process gives CUDA_ERROR_NOT_SUPPORTED; poold has its
 // workers checkpoint their own sessions.
-#include "protocol/cuda/checkpoint_args.h"
+#include "protocol/calls/checkpoint_args.h"
 
 #if CUDA_VERSION >= 12080
 #include <signal.h>

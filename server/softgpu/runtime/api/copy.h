@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/runtime/stream.h"
 #include "server/softgpu/runtime/transfer.h"
 

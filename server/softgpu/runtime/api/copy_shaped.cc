@@ -1,5 +1,5 @@
 // Copies of rows and boxes (2D, 3D) between memory and arrays.
-#include "protocol/cuda/box.h"
+#include "protocol/calls/box.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/copy.h"
 #include "server/softgpu/runtime/array.h"

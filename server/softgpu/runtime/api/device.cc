@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "protocol/cuda/pci_address.h"
+#include "protocol/driver/pci_address.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/array.h"
 

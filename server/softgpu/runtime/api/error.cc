@@ -1,5 +1,5 @@
 // Names and descriptions of errors, and the calls for profilers.
-#include "protocol/cuda/errors.h"
+#include "protocol/calls/errors.h"
 #include "server/softgpu/runtime/api/call.h"
 
 using namespace gpupool;

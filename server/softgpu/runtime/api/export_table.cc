@@ -1,7 +1,7 @@
 // cuGetExportTable: undocumented functions of the driver that NVIDIA's runtime calls.
 #include <cstring>
 
-#include "protocol/cuda/export_tables.h"
+#include "protocol/driver/export_tables.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/module.h"
 

@@ -1,5 +1,5 @@
 // Conditional handles and conditional nodes of graphs (runtime/conditional.h).
-#include "protocol/cuda/conditional_check.h"
+#include "protocol/calls/conditional_check.h"
 #include "server/softgpu/runtime/api/graph.h"
 
 using namespace gpupool::softgpu;

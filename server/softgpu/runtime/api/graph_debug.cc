@@ -1,7 +1,7 @@
 // cuGraphDebugDotPrint: writes a graph in the DOT language.
 #include <fstream>
 
-#include "protocol/cuda/graph_dot.h"
+#include "protocol/calls/graph_dot.h"
 #include "server/softgpu/runtime/api/graph.h"
 #include "server/softgpu/runtime/module.h"
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <string>
 
-#include "protocol/cuda/cuda_header.h"
-#include "protocol/cuda/driver_log.h"
+#include "protocol/driver/cuda_header.h"
+#include "protocol/driver/driver_log.h"
 #include "server/softgpu/jit/program.h"
 
 namespace gpupool::softgpu::api {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <span>
 
-#include "protocol/cuda/graph_edges.h"
-#include "protocol/cuda/launch_check.h"
+#include "protocol/calls/graph_edges.h"
+#include "protocol/calls/launch_check.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/graph.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "server/softgpu/runtime/library.h"
 #include "server/softgpu/runtime/stream.h"
 

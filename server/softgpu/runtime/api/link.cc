@@ -4,7 +4,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "protocol/cuda/linked_cubin.h"
+#include "protocol/images/linked_cubin.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
 #include "server/softgpu/runtime/host_object.h"

@@ -1,5 +1,5 @@
 // Managed memory. Host and devices share it: advice and prefetches are checked and stored, and move nothing.
-#include "protocol/cuda/managed.h"
+#include "protocol/calls/managed.h"
 
 #include <mutex>
 

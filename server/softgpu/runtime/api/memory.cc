@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "protocol/cuda/graph_memory.h"
+#include "protocol/calls/graph_memory.h"
 #include "server/softgpu/runtime/api/owner_call.h"
 #include "server/softgpu/runtime/graph.h"
 

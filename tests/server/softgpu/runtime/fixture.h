@@ -1,7 +1,7 @@
 // Common parts of the tests of softgpu's driver: a process whose devices are configured before cuInit
 // (main.cc), and a current context.
 #pragma once
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/driver/cuda_header.h"
 #include "tests/support/catch.h"
 
 #define REQUIRE_OK(call) REQUIRE((call) == CUDA_SUCCESS)

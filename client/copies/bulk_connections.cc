@@ -1,0 +1,214 @@
+#include "client/copies/bulk_connections.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "client/process/log.h"
+#include "protocol/control/hello_exchange.h"
+#include "protocol/wire/copies.h"
+#include "protocol/wire/rows.h"
+
+namespace gpupool::client {
+namespace {
+
+using transport::Clock;
+
+// Rows shorter than this (bytes) are packed before sending: a memcpy costs less than an entry in a gather
+// list.
+constexpr uint64_t kShortRow = 2048;
+// Time for the session to report why a bulk connection has ended.
+constexpr std::chrono::seconds kReasonComes{1};
+// A full socket does not distinguish a slow server from a hung one, so the server is pinged during uploads
+// that take longer than this.
+constexpr std::chrono::milliseconds kQuickUpload{50};
+
+}  // namespace
+
+bool BulkConnections::ready() {
+  const int state = state_.load(std::memory_order_acquire);
+  if (state != kClosed) return state == kReady;
+  int expected = kClosed;
+  if (parameters_.connections == 0 || !state_.compare_exchange_strong(expected, kOpening)) return false;
+  std::thread([this] { open(); }).detach();  // the session is never destroyed once connected
+  return false;
+}
+
+void BulkConnections::open_now() {
+  int expected = kClosed;
+  if (parameters_.connections != 0 && state_.compare_exchange_strong(expected, kOpening)) open();
+}
+
+void BulkConnections::open() {
+  std::vector<std::unique_ptr<transport::Connection>> opened;
+  for (unsigned i = 0; i < parameters_.connections; ++i) {
+    auto connection = open_one();
+    if (!connection) {
+      log_debug("cannot open another bulk connection (%s): large copies use %zu",
+                connection.error().message.c_str(), opened.size());
+      break;
+    }
+    opened.push_back(std::move(*connection));
+  }
+  const std::lock_guard lock(mutex_);
+  for (auto& connection : opened) {
+    transport::Connection& link = *connection;
+    if (closed_) link.close();
+    connections_.push_back(std::move(connection));
+    std::thread([this, &link] { run_sender(link); }).detach();
+    std::thread([this, &link] { run_receiver(link); }).detach();
+  }
+  state_.store(connections_.empty() ? kUnusable : kReady, std::memory_order_release);
+}
+
+Result<std::unique_ptr<transport::Connection>> BulkConnections::open_one() {
+  transport::Options options = parameters_.options;
+  options.bulk = true;
+  transport::Endpoint server = parameters_.server;
+  if (options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
+  auto connection = transport::connect(server, options);
+  if (!connection) return connection.error();
+  const auto deadline =
+      Clock::now() + parameters_.options.connect_timeout + parameters_.options.dead_peer_timeout;
+  hello::Hello hello;
+  hello.protocol_version = wire::kProtocolVersion;
+  hello.session_id = parameters_.session_id;
+  hello.bulk_token = parameters_.token;
+  hello.rdma = static_cast<uint32_t>(options.rdma.use);
+  const auto reply = hello::exchange(**connection, hello, deadline);
+  if (!reply) return reply.error();
+  if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded)
+    return upgraded.error();
+  return connection;
+}
+
+std::shared_ptr<Upload> BulkConnections::post(const Upload& upload) {
+  auto posted = std::make_shared<Upload>(upload);
+  const uint64_t piece = wire::bulk_piece_bytes(upload.width, upload.rows);
+  posted->unsent = (upload.width * upload.rows + piece - 1) / piece;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return posted;
+    unread_.fetch_add(1, std::memory_order_release);
+    uploads_.push_back(posted);
+  }
+  posted_.notify_all();
+  return posted;
+}
+
+bool BulkConnections::wait_read(const Upload& upload) {
+  std::unique_lock lock(mutex_);
+  const auto done = [&] { return (closed_ && sending_ == 0) || upload.unsent == 0; };
+  if (!read_.wait_for(lock, kQuickUpload, done)) {
+    lock.unlock();
+    receiver_.watch_server();
+    lock.lock();
+    read_.wait(lock, done);
+    receiver_.stop_watching();
+  }
+  return upload.unsent == 0;
+}
+
+void BulkConnections::run_sender(transport::Connection& connection) {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  compression::PieceSender sender(parameters_.compression);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    posted_.wait(lock, [this] { return closed_ || !uploads_.empty(); });
+    if (closed_) return;
+    const std::shared_ptr<Upload> upload = uploads_.front();
+    const uint64_t piece = upload->next++;
+    const uint64_t bytes = wire::bulk_piece_bytes(upload->width, upload->rows);
+    if (upload->next * bytes >= upload->width * upload->rows) uploads_.pop_front();
+    ++sending_;
+    lock.unlock();
+    const auto sent = send_piece(connection, sender, *upload, piece, scratch);
+    lock.lock();
+    --sending_;
+    if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
+    if (upload->unsent == 0 || closed_) read_.notify_all();
+    if (sent) continue;
+    lock.unlock();
+    return report(sent.error());
+  }
+}
+
+Result<void> BulkConnections::send_piece(transport::Connection& connection, compression::PieceSender& sender,
+                                         const Upload& upload, uint64_t piece,
+                                         std::vector<std::byte>& scratch) {
+  const uint64_t total = upload.width * upload.rows;
+  const uint64_t bytes = wire::bulk_piece_bytes(upload.width, upload.rows);
+  wire::BulkHeader header;
+  header.copy = upload.sequence;
+  header.offset = piece * bytes;
+  header.length = static_cast<uint32_t>(std::min(bytes, total - header.offset));
+  std::vector<iovec> parts;
+  if (upload.width < kShortRow && upload.rows != 1) {
+    wire::pack_rows(upload.memory, upload.width, upload.pitch, header.offset, scratch.data(), header.length);
+    parts.push_back({scratch.data(), header.length});
+  } else {
+    wire::for_each_row(upload.width, upload.pitch, header.offset, header.length,
+                       [&](uint64_t from, uint64_t, uint64_t size) {
+                         parts.push_back({const_cast<std::byte*>(upload.memory + from), size});
+                         return true;
+                       });
+  }
+  return sender.send(connection, header, parts);
+}
+
+void BulkConnections::run_receiver(transport::Connection& connection) {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  compression::PieceReader reader(connection);
+  while (true) {
+    const auto received = receive_piece(reader, scratch);
+    if (!received) return report(received.error());
+  }
+}
+
+Result<void> BulkConnections::receive_piece(compression::PieceReader& reader,
+                                            std::vector<std::byte>& scratch) {
+  const auto header = reader.next();
+  if (!header) return header.error();
+  const auto transfer = receiver_.begin_piece(header->copy, header->offset);
+  if (!transfer) return reader.skip();
+  const uint64_t length = transfer->piece_at(header->offset);
+  Result<void> received;
+  if (!reader.fits(length)) {
+    received = Error{ErrorCode::malformed, "received a piece of the wrong size"};
+  } else if (transfer->rows == 1) {
+    received = reader.read({transfer->destination + header->offset, length});
+  } else {
+    received = reader.read({scratch.data(), length});
+    if (received) {
+      wire::spread_rows(transfer->destination, transfer->width, transfer->pitch, header->offset,
+                        scratch.data(), length);
+    }
+  }
+  receiver_.end_piece(header->copy, received ? length : 0);
+  return received;
+}
+
+void BulkConnections::report(const Error& error) {
+  receiver_.await_failure(Clock::now() + kReasonComes);
+  failed_({error.code, "a bulk connection failed: " + error.message});
+}
+
+void BulkConnections::fail() {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  uploads_.clear();
+  for (const auto& connection : connections_) connection->close();
+  posted_.notify_all();
+  read_.wait(lock, [this] { return sending_ == 0; });
+  unread_.store(0, std::memory_order_release);
+  read_.notify_all();
+}
+
+void BulkConnections::abandon() {
+  for (const auto& connection : connections_) {
+    if (const int descriptor = connection->release_descriptor(); descriptor >= 0) close(descriptor);
+  }
+}
+
+}  // namespace gpupool::client

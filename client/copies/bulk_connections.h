@@ -1,0 +1,100 @@
+// A session's bulk connections. Large copies use them, so that neither commands nor other copies wait behind
+// the data. Each connection has one thread that sends pieces and one that receives them, directly from and to
+// the program's memory.
+//
+// They are opened in the background at the first large copy, or at connect if GPUPOOL_BULK_CONNECTIONS is
+// set. Until then, and if the server accepts none, copies use the command connection. Pieces are sent in the
+// order of the commands that announce them, on whichever connection is free. Thread-safe. A broken bulk
+// connection fails the session.
+#pragma once
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/session/receiver.h"
+#include "protocol/compression/pieces.h"
+#include "protocol/transport/transport.h"
+#include "protocol/wire/frame.h"
+
+namespace gpupool::client {
+
+// Rows in the program's memory that are being sent to the device.
+struct Upload {
+  uint64_t sequence = 0;  // of the announcing command
+  const std::byte* memory = nullptr;
+  uint64_t pitch = 0;
+  uint64_t width = 0;
+  uint64_t rows = 1;
+  uint64_t next = 0;    // next piece to send; under BulkConnections' mutex
+  uint64_t unsent = 0;  // pieces not yet sent; under BulkConnections' mutex
+};
+
+class BulkConnections {
+ public:
+  struct Parameters {            // terms from the server's HelloReply
+    transport::Endpoint server;  // a tcp address; options.rdma.use says whether to upgrade to RDMA
+    transport::Options options;
+    std::string session_id;
+    std::string token;         // empty: the server accepts no bulk connections at all
+    unsigned connections = 0;  // most that may be opened; 0: none
+    compression::Policy compression = compression::Policy::off;
+    // For copies from other servers: the numeric address at which they reach this server, and the version of
+    // the protocol between servers.
+    std::optional<std::array<uint8_t, 16>> address = std::nullopt;
+    uint32_t peer_protocol = 0;
+  };
+  BulkConnections(Receiver& receiver, std::function<void(Error)> failed)
+      : receiver_(receiver), failed_(std::move(failed)) {}
+
+  void configure(Parameters parameters) { parameters_ = std::move(parameters); }
+  const Parameters& parameters() const { return parameters_; }
+  // Returns true if bulk connections are open. The first call starts to open them in the background.
+  bool ready();
+  // Opens them and blocks until they are open.
+  void open_now();
+  // Queues the upload. Call in the order of the sequence numbers, before the announcing command can reach the
+  // server.
+  std::shared_ptr<Upload> post(const Upload& upload);
+  // Blocks until the upload's memory has been read. Returns false if the session has failed.
+  bool wait_read(const Upload& upload);
+  // True while a posted upload has not been read completely.
+  bool reading() const { return unread_.load(std::memory_order_acquire) != 0; }
+  // Closes the connections. On return no thread reads the program's memory or sends.
+  void fail();
+  // In a forked child: closes the child's descriptors. Takes no lock.
+  void abandon();
+
+ private:
+  void open();
+  Result<std::unique_ptr<transport::Connection>> open_one();
+  void run_sender(transport::Connection& connection);
+  void run_receiver(transport::Connection& connection);
+  Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender,
+                          const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch);
+  Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);
+  void report(const Error& error);
+
+  Receiver& receiver_;
+  const std::function<void(Error)> failed_;
+  Parameters parameters_;
+  enum State : int { kClosed, kOpening, kReady, kUnusable };
+  std::atomic<int> state_{kClosed};
+  std::atomic<size_t> unread_{0};
+
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable posted_;
+  std::condition_variable read_;
+  std::deque<std::shared_ptr<Upload>> uploads_;
+  std::vector<std::unique_ptr<transport::Connection>> connections_;
+  unsigned sending_ = 0;  // threads that are reading the program's memory
+  bool closed_ = false;
+};
+
+}  // namespace gpupool::client

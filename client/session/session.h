@@ -1,0 +1,196 @@
+// A connection of this process to a worker: the ordered command stream, its replies, and the client's state
+// for it (addresses, handles, cached replies). A process has one per server.
+//
+// Created by Process. Once connected, never destroyed, because programs call the driver from exit handlers
+// and detached threads. If the connection is lost the session stays in the failed state: every further call
+// returns failure(). Thread-safe.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "client/copies/bulk_connections.h"
+#include "client/copies/registered_memory.h"
+#include "client/memory/address_space.h"
+#include "client/process/settings.h"
+#include "client/session/command_queue.h"
+#include "client/session/context.h"
+#include "client/session/devices.h"
+#include "client/session/receiver.h"
+#include "client/session/reply_cache.h"
+#include "protocol/images/name.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
+
+namespace gpupool::client {
+
+constexpr unsigned kMaxServers = 64;
+
+class Session {
+ public:
+  // Connects and exchanges hellos. take_addresses() must succeed before any other call.
+  static Result<std::unique_ptr<Session>> open(const Settings& settings, const transport::Endpoint& endpoint);
+  // Reserves the server's address range in this process; if it is not free here, asks for other ranges until
+  // one is free on both sides.
+  Result<void> take_addresses();
+
+  const std::string& server() const { return settings_.server; }
+  unsigned index() const { return settings_.index; }  // less than kMaxServers
+  // The server's devices, in its own numbering.
+  const std::vector<hello::Device>& offered() const { return offered_; }
+  bool launch_blocking() const { return settings_.launch_blocking; }
+  bool memory_limited() const { return receiver_.memory_limited(); }
+  AddressSpace& addresses() { return addresses_; }
+  ReplyCache& reply_cache() { return reply_cache_; }
+  // Creates a handle of this session; see HandleTable::mint().
+  uint64_t mint(Kind kind, std::unique_ptr<Object> object);
+  // The nonce for naming an image to the server; null: the server does not keep images of this size, so it
+  // must be uploaded.
+  const image::Nonce* image_nonce(uint64_t image_bytes) const {
+    return image_bytes <= largest_image_ ? &image_nonce_ : nullptr;
+  }
+  int driver_version() const { return driver_version_; }
+  uint64_t server_id() const { return server_id_; }  // 0: the server does not support sharing
+  Receiver& receiver() { return receiver_; }
+  CommandQueue& queue() { return queue_; }
+  BulkConnections& links() { return links_; }
+  RegisteredMemory& registered() { return registered_; }
+
+  // True if the server can map this process's memory.
+  bool shares_memory() const { return connection_->shares_memory(); }
+  // Sends the server a descriptor and the command about it. *taken: the server has mapped the memory, even if
+  // the result is an error (an earlier command's). *device: kernels' address; 0: none.
+  CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory,
+                             bool* taken, uint64_t* device);
+  // True while an asynchronous copy reads or writes host memory of the program.
+  bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
+  // Held by a copy from server to server, for both sessions: two copies in opposite directions, on one stream
+  // of each server, would wait for each other.
+  std::mutex& peer_copy() { return peer_copy_; }
+  // True until the server has failed to connect to another server.
+  bool peers_reachable() const { return reaches_peers_.load(std::memory_order_relaxed); }
+  void set_peers_unreachable() { reaches_peers_.store(false, std::memory_order_relaxed); }
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Returned by all calls once the connection is lost.
+  static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }
+
+  // Queues a command; errors surface at a later call that waits. *sequence, if not null, receives its number.
+  template <class WriteBody>
+  CUresult post(uint16_t id, Context* context, WriteBody&& write_body, uint64_t* sequence = nullptr) {
+    if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
+    if (settings_.every_call_waits && !sequence) {
+      wire::Buffer reply;
+      return call(id, context, write_body, reply);
+    }
+    queue_.append(id, 0, handle_of(context), write_body, [&](uint64_t number) {
+      if (sequence) *sequence = number;
+    });
+    return CUDA_SUCCESS;
+  }
+  // Sends everything queued and waits for the reply.
+  template <class WriteBody>
+  CUresult call(uint16_t id, Context* context, WriteBody&& write_body, wire::Buffer& reply) {
+    if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
+    Waiter waiter{.id = id};
+    queue_.append(id, wire::kWantsReply, handle_of(context), write_body, [&](uint64_t number) {
+      waiter.sequence = number;
+      receiver_.expect(waiter);
+    });
+    queue_.flush();
+    return finish_call(context, waiter, reply);
+  }
+  // Overloads for commands of protocol/wire/commands.h whose body is one struct.
+  template <class Body>
+  CUresult post(wire::Command command, Context* context, const Body& body, uint64_t* sequence = nullptr) {
+    return post(
+        static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, sequence);
+  }
+  template <class Body>
+  CUresult call(wire::Command command, Context* context, const Body& body, wire::Buffer& reply) {
+    return call(
+        static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, reply);
+  }
+  CUresult call(wire::Command command, Context* context, std::string_view name, wire::Buffer& reply,
+                auto body) {
+    return call(
+        static_cast<uint16_t>(command), context,
+        [&](wire::Writer& writer) {
+          writer.put(body);
+          writer.put_text(name);
+        },
+        reply);
+  }
+  // Queues a command and passes its result to `then` (Receiver::expect) without waiting.
+  template <class WriteBody>
+  CUresult call_later(wire::Command command, Context& context, WriteBody&& write_body,
+                      std::function<void(CUresult)> then) {
+    if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
+    queue_.append(static_cast<uint16_t>(command), wire::kWantsReply, context.handle, write_body,
+                  [&](uint64_t number) { receiver_.expect(number, std::move(then)); });
+    queue_.wake_flusher();
+    return CUDA_SUCCESS;
+  }
+  // Queues a command. Calls `sent_as` with its sequence number before it can reach the server. If `sent_as`
+  // was not called, nothing was sent.
+  template <class Body, class SentAs>
+  CUresult post_known(wire::Command command, Context& context, const Body& body, SentAs&& sent_as) {
+    if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
+    const bool waits = settings_.every_call_waits;
+    Waiter waiter{.id = static_cast<uint16_t>(command)};
+    queue_.append(
+        waiter.id, waits ? wire::kWantsReply : uint16_t{0}, context.handle,
+        [&](wire::Writer& writer) { writer.put(body); },
+        [&](uint64_t number) {
+          sent_as(waiter.sequence = number);
+          if (waits) receiver_.expect(waiter);
+        });
+    if (!waits) return CUDA_SUCCESS;
+    queue_.flush();
+    wire::Buffer reply;
+    return finish_call(&context, waiter, reply);
+  }
+  CUresult finish_call(Context* context, Waiter& waiter, wire::Buffer& reply);
+  // Returns CUDA_SUCCESS, or the error that every call returns now. Creates the context on the server if
+  // necessary.
+  CUresult before_call(Context* context);
+  static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
+
+  void fail(const Error& error);
+  // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
+  void abandon();
+  // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
+  void on_host_callback(void (*handler)(Session&, uint64_t callback, uint64_t command, CUresult result)) {
+    host_callback_ = handler;
+  }
+
+ private:
+  Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
+  Result<void> say_hello(const transport::Endpoint& server, const transport::Options& options);
+  void ping();
+
+  const Settings settings_;
+  std::unique_ptr<transport::Connection> connection_;
+  Receiver receiver_;
+  CommandQueue queue_;
+  BulkConnections links_;
+  RegisteredMemory registered_;
+  std::mutex share_mutex_;  // keeps descriptors in the order of their commands
+  AddressSpace addresses_;
+  ReplyCache reply_cache_;
+  std::vector<hello::Device> offered_;
+  wire::AddressRange proposed_{};  // proposed by the server in its hello
+  int driver_version_ = 0;
+  image::Nonce image_nonce_{};
+  uint64_t largest_image_ = 0;
+  uint64_t server_id_ = 0;
+  std::atomic<bool> failed_{false};
+  std::mutex closing_;
+  std::optional<std::string> why_;  // the first error; guarded by closing_
+  std::mutex peer_copy_;
+  std::atomic<bool> reaches_peers_{true};
+  void (*host_callback_)(Session&, uint64_t, uint64_t, CUresult) = nullptr;
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,19 @@
+// The client's state of a stream: flags, priority, id. Thread-safe.
+#pragma once
+#include <atomic>
+
+#include "client/session/call.h"
+
+namespace gpupool::client {
+
+struct Stream : Object {
+  unsigned flags = 0;
+  std::atomic<int> priority{0};
+  unsigned long long id = 0;
+};
+
+// Clamps to the priority range of the context's streams, as CUDA does; lower is more urgent. 0 needs no round
+// trip; otherwise the server is asked once.
+CUresult clamp_priority(Context& context, int* priority);
+
+}  // namespace gpupool::client

@@ -1,0 +1,120 @@
+#include "server/poold/admin/administration.h"
+
+#include <algorithm>
+
+#include "common/log/log.h"
+#include "protocol/lease/token.h"
+#include "server/poold/admin/dump.h"
+#include "server/poold/admin/metrics.h"
+
+namespace gpupool::server {
+
+Administration::Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor,
+                               Tenants& tenants, Audit& audit, const Agent* agent)
+    : context_(context), pool_(pool), acceptor_(acceptor), tenants_(tenants), audit_(audit), agent_(agent) {
+  pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
+  tenants.on_removal([this](const std::string& lease) {
+    ended_.merge_into_tenant(lease, lease.substr(0, lease.rfind('/')));
+  });
+}
+
+Result<void> Administration::serve_socket(const std::string& path) {
+  auto socket = OwnedSocket::listen(path);
+  if (!socket) return socket.error();
+  service_ = std::make_unique<AdminService>(
+      context_, std::move(*socket),
+      AdminActions{.health = [this] { return describe_poold(sources()); },
+                   .snapshot = [this] { return snapshot(); },
+                   .quota = [this](const std::string& tenant) { return quota(tenant); },
+                   .set_quota = [this](const admin::SetQuotaRequest& request) { return set_quota(request); },
+                   .end_session = [this](uint64_t session,
+                                         const std::string& reason) { return end_session(session, reason); },
+                   .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
+                   .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
+  log::info("admin_socket", {{"path", path}});
+  return {};
+}
+
+Result<void> Administration::serve_metrics(const std::string& address) {
+  auto server =
+      HttpServer::listen(context_, address, [this](const std::string& path) { return answer(path); });
+  if (!server) return server.error();
+  http_ = std::move(*server);
+  log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
+  if (!http_->endpoint().address().is_loopback()) {
+    log::warning("metrics_open", {{"reason",
+                                   "the metrics, including tenants' names, are readable by every client that "
+                                   "can reach this address"}});
+  }
+  return {};
+}
+
+void Administration::close() {
+  service_.reset();
+  http_.reset();
+}
+
+HttpResponse Administration::answer(const std::string& path) const {
+  if (path == "/metrics") return {200, metrics_text(snapshot()), kMetricsType};
+  if (path == "/healthz") return {200, "alive\n"};
+  if (path == "/readyz") {
+    const std::string why = pool_.state().not_ready_because;
+    if (why.empty()) return {200, "ready\n"};
+    return {503, "not ready: " + printable(why) + "\n"};
+  }
+  return {404, "not found; available: /metrics, /healthz, /readyz\n"};
+}
+
+Result<admin::Quota> Administration::quota(const std::string& tenant) const {
+  const Tenant* const found = tenants_.find(tenant);
+  if (!found) return Error{ErrorCode::unavailable, "there is no tenant '" + printable(tenant) + "'"};
+  return to_message(found->quota);
+}
+
+void Administration::dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered) {
+  const auto asked =
+      pool_.dump(session, [answered](const SessionView& view, const Result<std::string>& said) {
+        answered(complete_dump(view, said));
+      });
+  if (!asked) answered(asked.error());
+}
+
+// Finds a GPU by its number or its UUID.
+Result<uint32_t> Administration::gpu_of(const std::string& name) const {
+  const auto& devices = pool_.devices();
+  const std::string uuid = gpu_uuid(name);
+  for (uint32_t gpu = 0; gpu < std::min(devices.size(), quota::kMostGpus); ++gpu) {
+    if (name == std::to_string(gpu) || (!uuid.empty() && uuid == lease::gpu_uuid_text(devices[gpu].uuid())))
+      return gpu;
+  }
+  return Error{ErrorCode::invalid, "this poold has no GPU '" + printable(name) + "'"};
+}
+
+Result<void> Administration::end_session(uint64_t session, const std::string& reason) {
+  const std::string why = reason.empty() ? "no reason given" : printable(reason);
+  auto ended = pool_.end_session(session, "ended by an administrator: " + why);
+  if (ended) audit_.administered("kill", std::to_string(session), why);
+  return ended;
+}
+
+Result<admin::Quota> Administration::set_quota(const admin::SetQuotaRequest& request) {
+  const std::string& tenant = request.tenant();
+  const Tenant* const found = tenants_.find(tenant);
+  if (!found) return quota(tenant);
+  quota::Quota changed = found->quota;
+  if (request.gpu().empty()) {
+    apply(request.quota(), changed);
+  } else {
+    const auto gpu = gpu_of(request.gpu());
+    if (!gpu) return gpu.error();
+    quota::GpuLimits limits = request.as_each() ? quota::GpuLimits{} : changed.gpus[*gpu];
+    if (const auto applied = apply(request.quota(), limits); !applied) return applied.error();
+    changed.gpus[*gpu] = limits;
+    if (limits == quota::GpuLimits{}) changed.gpus.erase(*gpu);
+  }
+  if (const auto set = tenants_.set_quota(tenant, changed); !set) return set.error();
+  audit_.administered("set_quota", tenant, request.gpu().empty() ? "" : "GPU " + request.gpu());
+  return quota(tenant);
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,53 @@
+// poold's administration: the gRPC service on the admin socket, and the HTTP endpoint for Prometheus and
+// health checks. The daemon owns it, on poold's thread.
+#pragma once
+#include <asio/io_context.hpp>
+#include <memory>
+#include <string>
+
+#include "common/http/http_server.h"
+#include "server/poold/admin/service.h"
+#include "server/poold/admin/snapshot.h"
+#include "server/poold/admin/usage.h"
+
+namespace gpupool::server {
+
+class Administration {
+ public:
+  // `agent` is null if poold belongs to no pool.
+  Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants,
+                 Audit& audit, const Agent* agent);
+  Administration(const Administration&) = delete;
+  Administration& operator=(const Administration&) = delete;
+
+  Result<void> serve_socket(const std::string& path);
+  Result<void> serve_metrics(const std::string& address);
+  // Stops serving. Open calls end with an error. Returns soon.
+  void close();
+  admin::Snapshot snapshot() const { return take_snapshot(sources()); }
+  const EndedSessionsUsage& ended() const { return ended_; }
+  // Counts a refused session of an authenticated tenant.
+  void denied(const std::string& tenant) { ended_.denied(tenant); }
+
+ private:
+  SnapshotSources sources() const { return {pool_, acceptor_, tenants_, ended_, audit_, started_, agent_}; }
+  HttpResponse answer(const std::string& path) const;
+  Result<admin::Quota> quota(const std::string& tenant) const;
+  Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
+  Result<void> end_session(uint64_t session, const std::string& reason);
+  void dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered);
+  Result<uint32_t> gpu_of(const std::string& name) const;
+
+  asio::io_context& context_;
+  WorkerPool& pool_;
+  const Acceptor& acceptor_;
+  Tenants& tenants_;
+  Audit& audit_;
+  const Agent* const agent_;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+  EndedSessionsUsage ended_;
+  std::unique_ptr<AdminService> service_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,264 @@
+#include "server/poold/admin/snapshot.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/text/printable.h"
+#include "protocol/lease/token.h"
+#include "server/version.h"
+
+namespace gpupool::server {
+namespace {
+
+uint64_t value(const std::atomic<uint64_t>& counter) {
+  return counter.load(std::memory_order_relaxed);
+}
+uint32_t value(const std::atomic<uint32_t>& counter) {
+  return counter.load(std::memory_order_relaxed);
+}
+
+int64_t to_ms(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+bool is_used(const quota::SessionPage::Gpu& gpu) {
+  return value(gpu.memory_used) + value(gpu.memory_peak) + value(gpu.gpu_nanoseconds) +
+             value(gpu.throttled_nanoseconds) + value(gpu.launches) !=
+         0;
+}
+
+uint64_t resident(const quota::SessionPage::Gpu& gpu) {
+  const uint64_t used = value(gpu.memory_used), in_host = value(gpu.memory_in_host);
+  return used > in_host ? used - in_host : 0;
+}
+
+void fill(const SessionView& view, admin::Session& session) {
+  const quota::SessionPage& page = view.page;
+  session.set_number(view.number);
+  session.set_tenant(view.client.tenant);
+  session.set_program(printable(view.client.program));
+  session.set_host(printable(view.client.host));
+  session.set_pid(view.client.pid);
+  session.set_address(printable(view.client.address));
+  session.set_transport(view.client.transport);
+  session.set_credential(printable(view.client.credential.text()));
+  session.set_started_ms(to_ms(view.started));
+  session.set_worker_pid(view.worker);
+  for (size_t index = 0; index < quota::kMostGpus; ++index) {
+    const auto& used = page.gpus[index];
+    if (!is_used(used)) continue;
+    admin::SessionGpu& gpu = *session.add_gpus();
+    gpu.set_gpu(static_cast<uint32_t>(index));
+    gpu.set_memory_used_bytes(value(used.memory_used));
+    gpu.set_memory_peak_bytes(value(used.memory_peak));
+    gpu.set_gpu_nanoseconds(value(used.gpu_nanoseconds));
+    gpu.set_throttled_nanoseconds(value(used.throttled_nanoseconds));
+    gpu.set_launches(value(used.launches));
+    gpu.set_memory_in_host_bytes(value(used.memory_in_host));
+    gpu.set_memory_moved_bytes(value(used.memory_moved));
+    gpu.set_memory_checkpointed_bytes(value(used.memory_checkpointed));
+  }
+  session.set_bytes_from_client(value(page.bytes_from_client));
+  session.set_bytes_to_client(value(page.bytes_to_client));
+  session.set_calls(value(page.calls));
+  session.set_errors(value(page.errors));
+  session.set_over_quota(value(page.over_quota));
+  session.set_streams(value(page.streams));
+  session.set_modules(value(page.modules));
+  session.set_ending(view.ending);
+  session.set_state(static_cast<admin::Session::State>(view.state));
+}
+
+void fill(const Usage& usage, admin::Tenant& tenant) {
+  tenant.set_sessions_started(usage.sessions);
+  tenant.set_gpu_nanoseconds(usage.gpu_nanoseconds);
+  tenant.set_throttled_nanoseconds(usage.throttled_nanoseconds);
+  tenant.set_bytes_from_client(usage.bytes_from_client);
+  tenant.set_bytes_to_client(usage.bytes_to_client);
+  tenant.set_calls(usage.calls);
+  tenant.set_errors(usage.errors);
+  tenant.set_over_quota(usage.over_quota);
+  tenant.set_denied(usage.denied);
+}
+
+// Number of multiprocessors in the tenant's partition of a GPU.
+uint32_t partition_of(const SnapshotSources& sources, const std::string& tenant, size_t gpu) {
+  const quota::Partitions& partitions = sources.pool.partitions();
+  const auto& groups = partitions.groups_of(tenant);
+  return gpu < groups.size() ? partitions.gpus()[gpu].count(groups[gpu]) : 0;
+}
+
+void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
+  const auto& devices = sources.pool.devices();
+  for (size_t index = 0; index < std::min(devices.size(), quota::kMostGpus); ++index) {
+    const control::Device& device = devices[index];
+    admin::Gpu& gpu = *snapshot.add_gpus();
+    gpu.set_index(static_cast<uint32_t>(index));
+    gpu.set_name(printable(device.name()));
+    gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
+    gpu.set_pci_bus_id(printable(device.pci_bus_id()));
+    gpu.set_memory_total_bytes(device.total_bytes());
+    for (const auto& [name, tenant] : sources.tenants.all()) {
+      if (!tenant.gpus.empty() &&
+          std::find(tenant.gpus.begin(), tenant.gpus.end(), index) == tenant.gpus.end())
+        continue;
+      const quota::GpuShare share = tenant.quota.of(static_cast<uint32_t>(index));
+      gpu.set_compute_sold_milli(gpu.compute_sold_milli() + share.compute_milli);
+      gpu.set_memory_sold_bytes(gpu.memory_sold_bytes() + share.memory_bytes);
+    }
+    gpu.set_gpu_nanoseconds(sources.ended.gpu_nanoseconds[index]);
+    if (device.partition_groups() == 0) continue;
+    gpu.set_multiprocessors(device.multiprocessors());
+    gpu.set_smallest_partition(device.group_multiprocessors());
+    for (const auto& [name, tenant] : sources.tenants.all()) {
+      gpu.set_partitioned_multiprocessors(gpu.partitioned_multiprocessors() +
+                                          partition_of(sources, name, index));
+    }
+  }
+}
+
+void add_to_gpus(const SessionView& view, admin::Snapshot& snapshot) {
+  for (admin::Gpu& gpu : *snapshot.mutable_gpus()) {
+    const auto& used = view.page.gpus[gpu.index()];
+    if (!is_used(used)) continue;
+    gpu.set_sessions(gpu.sessions() + 1);
+    gpu.set_memory_used_bytes(
+        std::min(gpu.memory_total_bytes(),
+                 gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), resident(used))));
+    gpu.set_gpu_nanoseconds(gpu.gpu_nanoseconds() + plausible_gpu_time(view, gpu.index()));
+  }
+}
+
+}  // namespace
+
+admin::Poold describe_poold(const SnapshotSources& sources) {
+  const WorkerPool::State state = sources.pool.state();
+  const ImageCache& images = sources.pool.images();
+  admin::Poold poold;
+  poold.set_version(kVersion);
+  poold.set_pid(::getpid());
+  poold.set_started_ms(to_ms(sources.started));
+  poold.set_ready(state.not_ready_because.empty());
+  poold.set_not_ready_because(printable(state.not_ready_because));
+  poold.set_workers_idle(state.idle);
+  poold.set_workers_starting(state.starting);
+  poold.set_sessions(state.serving);
+  poold.set_clients_waiting(state.waiting);
+  poold.set_max_sessions(sources.pool.max_sessions());
+  poold.set_sessions_started(state.sessions_started);
+  poold.set_handshake_failures(sources.acceptor.refused_connections());
+  poold.set_audit_records(sources.audit.counts().records);
+  poold.set_audit_records_lost(sources.audit.counts().lost);
+  poold.set_worker_start_failures(state.start_failures);
+  admin::ImageCache& cache = *poold.mutable_image_cache();
+  cache.set_images(images.count());
+  cache.set_bytes(images.bytes());
+  cache.set_capacity_bytes(images.capacity());
+  cache.set_hits(images.hits());
+  cache.set_misses(images.misses());
+  if (sources.agent) sources.agent->describe(*poold.mutable_pool());
+  return poold;
+}
+
+admin::Snapshot take_snapshot(const SnapshotSources& sources) {
+  admin::Snapshot snapshot;
+  snapshot.set_taken_ms(to_ms(std::chrono::system_clock::now()));
+  *snapshot.mutable_poold() = describe_poold(sources);
+  fill_gpus(sources, snapshot);
+
+  struct Now {
+    Usage usage;
+    uint32_t sessions = 0;
+    std::vector<uint64_t> memory;
+  };
+  std::map<std::string, Now> tenants;
+  for (const auto& [name, usage] : sources.ended.tenants) tenants[name].usage = usage;
+  for (const auto& [name, tenant] : sources.tenants.all()) tenants[name];
+  const size_t gpus = static_cast<size_t>(snapshot.gpus_size());
+  sources.pool.for_each_session([&](const SessionView& view) {
+    fill(view, *snapshot.add_sessions());
+    add_to_gpus(view, snapshot);
+    Now& now = tenants[view.client.tenant];
+    now.usage.add(view);
+    ++now.sessions;
+    now.memory.resize(gpus);
+    for (size_t gpu = 0; gpu < gpus; ++gpu) now.memory[gpu] += value(view.page.gpus[gpu].memory_used);
+  });
+  std::sort(snapshot.mutable_sessions()->begin(), snapshot.mutable_sessions()->end(),
+            [](const auto& a, const auto& b) { return a.number() < b.number(); });
+  for (auto& [name, now] : tenants) {
+    admin::Tenant& tenant = *snapshot.add_tenants();
+    tenant.set_name(name);
+    if (const Tenant* const configured = sources.tenants.find(name)) {
+      tenant.set_configured(true);
+      *tenant.mutable_quota() = to_message(configured->quota);
+      tenant.mutable_gpus()->Assign(configured->gpus.begin(), configured->gpus.end());
+      for (size_t gpu = 0; gpu < sources.pool.partitions().groups_of(name).size(); ++gpu) {
+        tenant.add_partition_multiprocessors(partition_of(sources, name, gpu));
+      }
+    }
+    tenant.set_sessions(now.sessions);
+    now.memory.resize(gpus);
+    for (const uint64_t bytes : now.memory) tenant.add_memory_used_bytes(bytes);
+    fill(now.usage, tenant);
+  }
+  return snapshot;
+}
+
+admin::Quota to_message(const quota::Quota& quota) {
+  admin::Quota message;
+  const auto put = [](const quota::GpuShare& share, auto& out) {
+    out.set_memory_bytes(share.memory_bytes);
+    out.set_guaranteed_memory_bytes(share.guaranteed_memory_bytes);
+    out.set_compute_milli(share.compute_milli);
+  };
+  put(quota.each, message);
+  for (const auto& [gpu, limits] : quota.gpus) {
+    admin::GpuQuota& one = *message.add_gpus();
+    one.set_gpu(gpu);
+    put(quota.with(limits), one);
+  }
+  message.set_mode(static_cast<admin::Quota::Mode>(quota.mode));
+  message.set_priority(static_cast<admin::Quota::Priority>(quota.priority));
+  message.set_to_device_bytes_per_second(quota.to_device_bytes_per_second);
+  message.set_to_host_bytes_per_second(quota.to_host_bytes_per_second);
+  message.set_sessions(quota.sessions);
+  message.set_streams(quota.streams);
+  message.set_modules(quota.modules);
+  message.set_queued_bytes(quota.queued_bytes);
+  return message;
+}
+
+void apply(const admin::Quota& changes, quota::Quota& quota) {
+  if (changes.has_memory_bytes()) quota.each.memory_bytes = changes.memory_bytes();
+  if (changes.has_guaranteed_memory_bytes())
+    quota.each.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_compute_milli()) quota.each.compute_milli = changes.compute_milli();
+  if (changes.has_mode()) quota.mode = static_cast<quota::Mode>(changes.mode());
+  if (changes.has_priority()) quota.priority = static_cast<quota::Priority>(changes.priority());
+  if (changes.has_to_device_bytes_per_second())
+    quota.to_device_bytes_per_second = changes.to_device_bytes_per_second();
+  if (changes.has_to_host_bytes_per_second())
+    quota.to_host_bytes_per_second = changes.to_host_bytes_per_second();
+  if (changes.has_sessions()) quota.sessions = changes.sessions();
+  if (changes.has_streams()) quota.streams = changes.streams();
+  if (changes.has_modules()) quota.modules = changes.modules();
+  if (changes.has_queued_bytes()) quota.queued_bytes = changes.queued_bytes();
+}
+
+Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits) {
+  admin::Quota others = changes;
+  others.clear_memory_bytes();
+  others.clear_guaranteed_memory_bytes();
+  others.clear_compute_milli();
+  if (others.ByteSizeLong() != 0)
+    return Error{ErrorCode::invalid, "per-GPU limits accept only memory, guaranteed_memory, compute"};
+  if (changes.has_memory_bytes()) limits.memory_bytes = changes.memory_bytes();
+  if (changes.has_guaranteed_memory_bytes())
+    limits.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_compute_milli()) limits.compute_milli = changes.compute_milli();
+  return {};
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,37 @@
+// The state of poold as messages of protocol/control/admin.proto, for its gRPC service and for Prometheus.
+// poold's thread.
+#pragma once
+#include <chrono>
+
+#include "common/text/printable.h"
+#include "protocol/control/admin.pb.h"
+#include "server/poold/acceptor/acceptor.h"
+#include "server/poold/admin/usage.h"
+#include "server/poold/audit.h"
+#include "server/poold/node/agent.h"
+#include "server/poold/workers/worker_pool.h"
+#include "server/tenants/tenants.h"
+
+namespace gpupool::server {
+
+// The objects that a snapshot describes.
+struct SnapshotSources {
+  const WorkerPool& pool;
+  const Acceptor& acceptor;
+  const Tenants& tenants;
+  const EndedSessionsUsage& ended;
+  const Audit& audit;
+  std::chrono::system_clock::time_point started;
+  const Agent* agent;  // null: poold belongs to no pool
+};
+
+admin::Poold describe_poold(const SnapshotSources& sources);
+admin::Snapshot take_snapshot(const SnapshotSources& sources);
+
+admin::Quota to_message(const quota::Quota& quota);
+// Applies the fields that are present in `changes` to the quota, or to one GPU's limits. ErrorCode::invalid:
+// `changes` has fields that do not exist for a single GPU.
+void apply(const admin::Quota& changes, quota::Quota& quota);
+Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits);
+
+}  // namespace gpupool::server

@@ -1,0 +1,44 @@
+// Records who used this host's GPUs, when and how much: a structured line for each session's start and end
+// and for each refused client, in poold's log and optionally in a JSON file (log/audit_file.h). The daemon
+// and the admin service use it on poold's thread.
+#pragma once
+#include <span>
+#include <string>
+
+#include "common/log/audit_file.h"
+#include "common/log/log.h"
+#include "server/poold/workers/refusal.h"
+#include "server/poold/workers/worker_pool.h"
+#include "server/quota/quota.h"
+
+namespace gpupool::server {
+
+class Audit {
+ public:
+  explicit Audit(std::string file) : file_(std::move(file)) {}  // empty: no file
+
+  // Opens the file, or reopens it after a rotation. On failure the old file stays in use.
+  Result<void> open() { return file_.open(); }
+  // True if the file accepts no records. No session should begin then.
+  bool stalled() const { return file_.stalled(); }
+  AuditFile::Counts counts() const { return file_.counts(); }
+  void started(const SessionView& session, const quota::Quota& quota);
+  void ended(const SessionView& session, const std::string& reason, bool crashed);
+  void denied(const Client& client, const Refusal& refusal);
+  // Records the number of clients refused without a record of their own within about a second. Written to the
+  // file only.
+  void denied_too(uint64_t count);
+  // Records an administrator's change over the admin socket: the action, its object and details.
+  void administered(std::string_view does, const std::string& on, const std::string& how);
+  void reloaded(const std::string& file, size_t tenants);
+
+ private:
+  void write(log::Level level, std::string_view event, std::span<const log::Field> fields);
+  void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields) {
+    write(level, event, std::span(fields.begin(), fields.size()));
+  }
+
+  AuditFile file_;
+};
+
+}  // namespace gpupool::server

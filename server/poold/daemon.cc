@@ -1,0 +1,573 @@
+#include "server/poold/daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <system_error>
+
+#include "common/admission/peer_rates.h"
+#include "common/admission/suppressed_events.h"
+#include "common/files/port_file.h"
+#include "common/log/log.h"
+#include "protocol/control/admin_address.h"
+#include "protocol/environment.h"
+#include "protocol/transport/loopback.h"
+#include "protocol/transport/rdma_options.h"
+#include "protocol/transport/shm/address.h"
+#include "protocol/transport/tls/certificate_watch.h"
+#include "server/poold/acceptor/acceptor.h"
+#include "server/poold/admin/administration.h"
+#include "server/poold/audit.h"
+#include "server/poold/check_host.h"
+#include "server/poold/install_paths.h"
+#include "server/poold/monitors/monitors.h"
+#include "server/poold/monitors/view.h"
+#include "server/poold/node/agent.h"
+#include "server/poold/workers/checkpoints.h"
+#include "server/poold/workers/worker_pool.h"
+#include "server/sockets/descriptor_closer.h"
+#include "server/version.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the final log flush
+
+bool is_foreign(const transport::Endpoint& endpoint) {
+  return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host);
+}
+
+bool listens_with_tls(const ServerOptions& options) {
+  return std::any_of(options.listen.begin(), options.listen.end(),
+                     [](const auto& endpoint) { return endpoint.scheme == "tls"; });
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int fail(const std::string& why) {
+  std::fprintf(stderr, "poold: %s\n", why.c_str());
+  return kExitFailure;
+}
+
+// True if poold can authenticate clients: by tenants' tokens or certificates, or by a pool's leases.
+bool any_credentials(const ServerOptions& options) {
+  const auto& tenants = options.tenants;
+  return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) {
+           return tenant.has_credentials();
+         });
+}
+
+// Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
+// with the confinement layers.
+std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
+  if (options.sandbox == Sandbox::off) return nullptr;
+  auto opened = Cgroups::open(options.worker_limits);
+  if (opened) return std::move(*opened);
+  if (opened.error().code != ErrorCode::unavailable)
+    log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
+  return nullptr;
+}
+
+using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
+
+Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options,
+                           Listeners& listeners) {
+  auto listener = transport::listen(endpoint, {.dead_peer_timeout = options.dead_peer_timeout});
+  if (!listener) return listener.error();
+  if (is_foreign((*listener)->endpoint()) && !options.insecure &&
+      (endpoint.scheme != "tls" || !any_credentials(options))) {
+    return Error{
+        ErrorCode::invalid,
+        "refusing to listen on " + endpoint.text() +
+            ": addresses reachable from other machines must use tls:// and authentication (tokens or "
+            "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use "
+            "--insecure on a trusted network"};
+  }
+  listeners.push_back(std::move(*listener));
+  return {};
+}
+
+Result<Listeners> open_listeners(const ServerOptions& options) {
+  Listeners listeners;
+  for (const auto& endpoint : options.listen) {
+    if (auto opened = open_listener(endpoint, options, listeners); !opened) return opened.error();
+  }
+  return listeners;
+}
+
+// Adds a shared-memory listener beside each TCP and RDMA listener, for programs on this host. On failure it
+// logs a warning, and those programs use TCP.
+void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
+  for (size_t at = listeners.size(); at-- > 0;) {
+    const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
+    if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
+    if (auto opened =
+            open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners);
+        !opened) {
+      log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
+    }
+  }
+}
+
+const char* rdma_offer(const ServerOptions& options) {
+  if (!options.rdma) return "off";
+  return transport::has_rdma_device() ? "offered; connections start over the TCP port" : "no device";
+}
+
+// Exports the RDMA options to the workers' environment. They override variables that poold inherited.
+void export_rdma_settings(const ServerOptions& options) {
+  for (const auto& [variable, text] : options.rdma_settings) {
+    if (!set_environment(variable.c_str(), text)) throw std::bad_alloc();
+  }
+}
+
+struct Addresses {
+  explicit Addresses(const Listeners& listeners) {
+    for (const auto& listener : listeners) {
+      const transport::Endpoint endpoint = listener->endpoint();
+      if (port == 0) port = endpoint.port;
+      foreign = foreign || is_foreign(endpoint);
+      text += (text.empty() ? "" : ",") + endpoint.text();
+      if (endpoint.scheme != "shm") remote.push_back(endpoint.text());
+    }
+  }
+  uint16_t port = 0;     // of the first listener that has one
+  bool foreign = false;  // an address is reachable from other machines
+  std::string text;
+  std::vector<std::string> remote;  // all but shm
+};
+
+std::string new_boot() {
+  std::string boot(lease::kBootBytes, '\0');
+  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size()))
+    throw std::runtime_error("cannot get random numbers");
+  return boot;
+}
+
+class Daemon {
+ public:
+  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program,
+         std::shared_ptr<Cgroups> cgroups)
+      : options_(options),
+        addresses_(listeners),
+        end_signals_(context_, SIGTERM, SIGINT),
+        reload_signal_(context_, SIGHUP),
+        audit_(options.audit_file),
+        tenants_(options.tenants,
+                 options.pool.configured() ? Tenants::Anonymous::refused : Tenants::Anonymous::served),
+        pool_(context_,
+              {.program = std::move(program),
+               .cgroups = std::move(cgroups),
+               .idle_workers = options.idle_workers,
+               .max_sessions = options.max_sessions,
+               .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
+               .code_cache_bytes = uint64_t{options.code_cache_mib} << 20,
+               .driver_cache = options.device != "softgpu",
+               .host_memory_for_idle = uint64_t{options.host_memory_for_idle_mib} << 20,
+               .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
+               .dead_peer_timeout = options.dead_peer_timeout,
+               .peers = *Networks::parse(options.peers),
+               .turns = {.yield_timeout = options.turn_limit},
+               .refuses = [this] { return refuses_sessions(); }},
+              tenants_,
+              [this](Client client, const Refusal& refusal) {
+                if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
+                refuse(std::move(client), refusal);
+              }),
+        acceptor_(
+            context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
+            [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
+            [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
+            [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
+        leases_(context_, tenants_, options.pool.name, new_boot(), {},
+                {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
+                 .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
+                 .end_sessions = [this](const std::string& tenant,
+                                        const std::string& reason) { pool_.end_sessions(tenant, reason); },
+                 .now =
+                     [] {
+                       return std::chrono::duration_cast<std::chrono::milliseconds>(
+                           std::chrono::system_clock::now().time_since_epoch());
+                     }}),
+        agent_(context_, options.pool, leases_,
+               {.inventory = [this] { return inventory(); },
+                .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
+        administration_(context_, pool_, acceptor_, tenants_, audit_,
+                        options.pool.configured() ? &agent_ : nullptr),
+        monitors_(
+            context_, {},
+            {.describe = [this](const Client& client) { return monitor_devices(monitor_sources(), client); },
+             .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
+        checkpoints_(context_, pool_,
+                     [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
+        unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
+
+  int run() {
+    if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
+    if (options_.users_at_paths) acceptor_.trust_users_at_paths();
+    if (const auto begun = begin_tls(); !begun) return fail(begun.error().message);
+    if (const auto read = read_keys(options_.pool.public_keys); !read) return fail(read.error().message);
+    pool_.on_session_start([this](const SessionView& session) {
+      const Tenant* const tenant = tenants_.find(session.client.tenant);
+      audit_.started(session, tenant ? tenant->quota : quota::Quota{});
+    });
+    pool_.on_session_end([this](const SessionView& session, const std::string& reason, bool crashed) {
+      audit_.ended(session, reason, crashed);
+      leases_.post_cleanup();
+    });
+    await_end_signal();
+    if (const auto served = serve_administration(); !served) return fail(served.error().message);
+    await_reload_signal();
+    pool_.start([this](const Result<void>& first) {
+      if (!first) return give_up(first.error().message);
+      open();
+    });
+    context_.run();
+    if (port_file_written_) ::unlink(options_.port_file.c_str());
+    log::info("stopped", {{"status", status_}});
+    return status_;
+  }
+
+ private:
+  // Fails if --admin-socket or --metrics cannot be served. A failure of the default socket is only a warning.
+  Result<void> serve_administration() {
+    const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
+    const bool asked = !options_.admin_socket.empty();
+    if (options_.admin_socket != "none") {
+      const auto served =
+          administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
+      if (!served && asked) return served;
+      if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
+    }
+    if (options_.metrics.empty()) return {};
+    return administration_.serve_metrics(options_.metrics);
+  }
+
+  // Called when the first worker is ready. Accepts clients before writing the port file, whose readers may
+  // connect at once.
+  void open() {
+    if (stopping_) return;
+    acceptor_.open();
+    if (!options_.port_file.empty()) {
+      if (const auto written = write_port_file(options_.port_file, addresses_.port); !written) {
+        return give_up(written.error().message);
+      }
+      port_file_written_ = true;
+    }
+    log::info("listening", {{"address", addresses_.text},
+                            {"device", options_.device},
+                            {"rdma", rdma_offer(options_)},
+                            {"version", kVersion},
+                            {"max_sessions", options_.max_sessions}});
+    tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant); });
+    warn_of_users();
+    if (const auto started = agent_.start(); !started) give_up("[pool]: " + started.error().message);
+  }
+
+  // Warns of a memory limit above every GPU's memory, which is probably a mistake.
+  void warn_of_quota(const Tenant& tenant) const {
+    uint64_t most = 0;
+    for (const control::Device& gpu : pool_.devices()) most = std::max<uint64_t>(most, gpu.total_bytes());
+    const uint64_t limit = tenant.quota.each.memory_bytes;
+    if (tenant.leased || most == 0 || limit <= most) return;
+    log::warning("quota_without_effect",
+                 {{"tenant", tenant.name},
+                  {"quota_memory", limit},
+                  {"gpu_memory", most},
+                  {"reason", "the quota exceeds the memory of every GPU of this host"}});
+  }
+
+  // Warns if tenants list users but a listening socket is at a path, where a user ID does not authenticate.
+  void warn_of_users() const {
+    const auto at_path = std::find_if(
+        options_.listen.begin(), options_.listen.end(),
+        [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
+    const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
+    if (options_.users_at_paths || at_path == options_.listen.end() ||
+        std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users))
+      return;
+    log::warning("users_need_tokens", {{"address", at_path->text()},
+                                       {"reason",
+                                        "user IDs of [[tenant]] do not authenticate on sockets at paths, "
+                                        "which containers may share; use tokens, "
+                                        "or --users-at-paths if no container shares the folder"}});
+  }
+
+  pool::Inventory inventory() const {
+    pool::Inventory inventory;
+    for (const std::string& address :
+         options_.pool.addresses.empty() ? addresses_.remote : options_.pool.addresses)
+      inventory.add_addresses(address);
+    for (const control::Device& device : pool_.devices()) {
+      pool::Gpu& gpu = *inventory.add_gpus();
+      gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
+      gpu.set_model(printable(device.name()));
+      gpu.set_memory_bytes(device.total_bytes());
+    }
+    return inventory;
+  }
+
+  void describe_state(pool::NodeReport& report) const {
+    const admin::Snapshot now = administration_.snapshot();
+    report.set_ready(now.poold().ready() && !stopping_);
+    report.set_not_ready_because(now.poold().not_ready_because());
+    for (const admin::Gpu& gpu : now.gpus()) {
+      pool::GpuUse& use = *report.add_gpus();
+      use.set_uuid(gpu.uuid());
+      use.set_memory_used_bytes(gpu.memory_used_bytes());
+      use.set_gpu_nanoseconds(gpu.gpu_nanoseconds());
+    }
+  }
+
+  void admit(Client client, const Credentials& shown) {
+    // The connection gets its session's tenant.
+    if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));
+    if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
+    const auto admission = authenticate(tenants_, shown);
+    if (!admission)
+      return refuse(std::move(client), {control::HelloReply::DENIED, admission.error().message});
+    client.tenant = admission->tenant->name;
+    client.credential = admission->by;
+    serve(std::move(client));
+  }
+
+  void admit_lease(Client client, const std::string& token) {
+    const auto admitted = leases_.admit(token);
+    if (!admitted) return refuse(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
+    client.tenant = admitted->tenant;
+    client.lease = admitted->lease;
+    client.credential.kind = Credential::Kind::lease;
+    serve(std::move(client));
+  }
+
+  void serve(Client client) {
+    if (client.checkpoint) return checkpoints_.admit(std::move(client));
+    if (!client.monitor) return pool_.assign(std::move(client));
+    if (!monitors_.admit(client))
+      refuse(std::move(client), {control::HelloReply::NO_DEVICE, "no GPU to monitor"});
+  }
+
+  std::optional<Refusal> refuses_sessions() const {
+    if (!audit_.stalled()) return std::nullopt;
+    return Refusal{control::HelloReply::BUSY,
+                   "the server cannot write its audit file; try again later, or contact its operator"};
+  }
+
+  MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
+
+  // Refuses a client. For each address, at most 10 refusals at once and then one per second are answered and
+  // audited; DENIED beyond that is dropped without an answer. Successful authentication is not limited, so no
+  // client can lock out others behind its address.
+  void refuse(Client client, const Refusal& refusal) {
+    const bool answered = denials_.take(client.admission_peer);
+    if (answered && all_denials_.take())
+      audit_.denied(client, refusal);
+    else
+      unaudited_.note();
+    if (answered || refusal.status != control::HelloReply::DENIED)
+      return acceptor_.refuse(std::move(client), refusal);
+    acceptor_.drop(std::move(client));
+  }
+
+  void give_up(const std::string& why) {
+    status_ = fail(why);
+    stop();
+  }
+
+  void await_end_signal() {
+    end_signals_.async_wait([this](const asio::error_code& status, int signal) {
+      if (status) return;
+      log::info("stopping", {{"signal", signal}});
+      stop();
+    });
+  }
+
+  void await_reload_signal() {
+    reload_signal_.async_wait([this](const asio::error_code& status, int) {
+      if (status) return;
+      await_reload_signal();
+      reload();
+    });
+  }
+
+  Result<void> begin_tls() {
+    if (!listens_with_tls(options_)) return {};
+    auto context = transport::tls::Context::server(options_.tls);
+    if (!context) return context.error();
+    acceptor_.use_tls(std::move(*context));
+    certificates_.emplace(context_, options_.tls,
+                          [this](const CertificateWatch::Read& read) { renew_certificate(read); });
+    return {};
+  }
+
+  // Called when the certificate files have changed. Open connections keep the old certificate.
+  void renew_certificate(const CertificateWatch::Read& read) {
+    if (!read) {
+      return log::warning("certificate_not_renewed", {{"reason", read.error().message},
+                                                      {"note", "the previous certificate stays in use"}});
+    }
+    acceptor_.use_tls(*read);
+    log::info("certificate_renewed", {{"file", options_.tls.certificate}});
+  }
+
+  Result<void> read_keys(const std::vector<std::string>& files) {
+    auto keys = read_public_keys(files);
+    if (!keys) return keys.error();
+    leases_.use_keys(std::move(*keys));
+    return {};
+  }
+
+  // Settings read by a reload. All are checked before any takes effect.
+  struct Reloaded {
+    ServerOptions options;                               // from the configuration file
+    std::shared_ptr<const transport::tls::Context> tls;  // null: no tls:// address
+    std::vector<lease::PublicKey> keys;
+  };
+  Result<Reloaded> read_again() const {
+    Reloaded read;
+    if (auto good = read_config(options_.config_file, read.options); !good) return good.error();
+    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) &&
+        !leases_.accepts_leases()) {
+      return Error{ErrorCode::invalid,
+                   "poold listens beyond this host, but no [[tenant]] has tokens or certificates"};
+    }
+    if (listens_with_tls(options_)) {
+      auto tls = transport::tls::Context::server(options_.tls);
+      if (!tls) return tls.error();
+      read.tls = std::move(*tls);
+    }
+    auto keys = read_public_keys(read.options.pool.public_keys.empty() ? options_.pool.public_keys
+                                                                       : read.options.pool.public_keys);
+    if (!keys) return keys.error();
+    read.keys = std::move(*keys);
+    return read;
+  }
+
+  // Handles SIGHUP: reopens the audit file and reads tenants, certificates and the pool's public keys again.
+  // An error in a file leaves all settings unchanged. Without --config it only reopens the audit file and
+  // reads the certificate.
+  void reload() {
+    if (const auto opened = audit_.open(); !opened)
+      log::error("audit_failed", {{"reason", opened.error().message}});
+    if (options_.config_file.empty()) {
+      if (listens_with_tls(options_)) return renew_certificate(transport::tls::Context::server(options_.tls));
+      return log::warning("nothing_to_reload", {{"reason", "poold was started without --config"}});
+    }
+    auto read = read_again();
+    if (!read) return log::error("reload_failed", {{"reason", read.error().message}});
+    if (read->tls) acceptor_.use_tls(std::move(read->tls));
+    leases_.use_keys(std::move(read->keys));
+    tenants_.replace(std::move(read->options.tenants));
+    warn_of_users();
+    audit_.reloaded(options_.config_file, tenants_.all().size());
+    end_revoked();
+  }
+
+  // Ends sessions and connections whose tenant or credential is no longer in the configuration.
+  void end_revoked() {
+    const auto why = [this](const Client& client) {
+      return revoked(tenants_, client.tenant, client.credential);
+    };
+    pool_.end_sessions(why, log::Level::warning);
+    const auto is_revoked = [&](const Client& client) { return why(client).has_value(); };
+    monitors_.drop_if(is_revoked);
+    checkpoints_.drop_if(is_revoked);
+  }
+
+  void stop() {
+    if (std::exchange(stopping_, true)) return;
+    certificates_.reset();
+    acceptor_.close();
+    agent_.stop();
+    leases_.stop();
+    monitors_.close();
+    checkpoints_.close();
+    unaudited_.finish();
+    administration_.close();
+    pool_.stop([this] {
+      end_signals_.cancel();
+      reload_signal_.cancel();
+      context_.stop();
+    });
+  }
+
+  const ServerOptions& options_;
+  const Addresses addresses_;
+  asio::io_context context_{1};
+  DescriptorCloser closer_{context_};
+  asio::signal_set end_signals_;
+  asio::signal_set reload_signal_;
+  Audit audit_;
+  Tenants tenants_;
+  WorkerPool pool_;
+  Acceptor acceptor_;
+  std::optional<CertificateWatch> certificates_;  // none: no tls:// address
+  Leases leases_;
+  Agent agent_;
+  Administration administration_;
+  Monitors monitors_;
+  Checkpoints checkpoints_;
+  PeerRates denials_{{.burst = 10, .per_second = 1}};
+  // Limits audited denials of all addresses together.
+  TokenBucket all_denials_{{.burst = 200, .per_second = 50}};
+  SuppressedEvents unaudited_;
+  bool stopping_ = false;
+  bool port_file_written_ = false;
+  int status_ = 0;
+};
+
+}  // namespace
+
+int run_daemon(const ServerOptions& options) {
+  (void)::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();
+  const auto device = device_library_path(options.device);
+  if (!device) return fail(device.error().message);
+  const auto program = worker_program_path();
+  if (!program) return fail(program.error().message);
+  // Workers of the same user must not read this process's secrets from its memory.
+  if (options.sandbox != Sandbox::off) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
+  auto listeners = open_listeners(options);
+  if (!listeners) return fail(listeners.error().message);
+  log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
+  const auto warn_of_confinement = check_confinement(options, *device);
+  log::write_in_background();
+  warn_of_confinement();
+  if (options.shared_memory) listen_beside_tcp(options, *listeners);
+  export_rdma_settings(options);
+  std::optional<Daemon> daemon;
+  daemon.emplace(options, std::move(*listeners),
+                 WorkerProgram{.program = *program,
+                               .device = *device,
+                               .user = options.worker_users,
+                               .sandbox = options.sandbox,
+                               .tls = listens_with_tls(options),
+                               .rdma = options.rdma,
+                               .log_level = options.log_level},
+                 open_cgroups(options));
+  const int status = daemon->run();
+  daemon.reset();
+  (void)log::flush(kLastLines);
+  return status;
+}
+
+}  // namespace gpupool::server

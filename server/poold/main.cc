@@ -1,0 +1,39 @@
+// poold: serves this host's GPUs to remote programs. See poold --help.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "server/poold/check_host.h"
+#include "server/poold/daemon.h"
+#include "server/poold/options.h"
+
+namespace {
+
+// Opens /dev/null on each of descriptors 0 to 2 that the caller has closed, so that no socket gets its
+// number.
+void fill_standard_descriptors() {
+  for (int descriptor = ::open("/dev/null", O_RDWR); descriptor >= 0;
+       descriptor = ::open("/dev/null", O_RDWR)) {
+    if (descriptor <= STDERR_FILENO) continue;
+    ::close(descriptor);
+    return;
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  using namespace gpupool::server;
+  try {
+    fill_standard_descriptors();
+    const auto parsed = parse_options(count, arguments);
+    if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
+    const auto& options = std::get<ServerOptions>(parsed);
+    return options.check_host ? check_host(options) : run_daemon(options);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "poold: %s\n", failure.what());
+    return kExitFailure;
+  }
+}

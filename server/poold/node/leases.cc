@@ -1,0 +1,191 @@
+#include "server/poold/node/leases.h"
+
+#include <algorithm>
+#include <asio/post.hpp>
+
+#include "common/log/log.h"
+#include "server/quota/account.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr size_t kShortId = 8;  // digits of the ID in a tenant's name
+// How long an ended lease is remembered: until its last token has expired, even with clock skew.
+constexpr std::chrono::milliseconds kRemembered = lease::kLongestLife + 2 * lease::kClockSkew;
+
+Error refused(const std::string& why) {
+  return {ErrorCode::refused, why};
+}
+
+// `gpus`: the GPU numbers of the lease's shares.
+quota::Quota quota_of(const lease::Lease& lease, const std::vector<uint32_t>& gpus) {
+  quota::Quota quota;
+  quota.each = {.memory_bytes = lease.shares(0).memory_bytes(),
+                .compute_milli = lease.shares(0).compute_milli()};
+  for (size_t i = 1; i < gpus.size(); ++i) {
+    const lease::Share& share = lease.shares(static_cast<int>(i));
+    const quota::GpuLimits limits{.memory_bytes = share.memory_bytes(),
+                                  .compute_milli = share.compute_milli()};
+    if (quota.with(limits) != quota.each) quota.gpus[gpus[i]] = limits;
+  }
+  quota.mode = lease.mode() == lease::HARD ? quota::Mode::hard : quota::Mode::elastic;
+  quota.priority = lease.priority() == lease::LATENCY_CRITICAL ? quota::Priority::latency_critical
+                   : lease.priority() == lease::BEST_EFFORT    ? quota::Priority::best_effort
+                                                               : quota::Priority::normal;
+  quota.to_device_bytes_per_second = lease.to_device_bytes_per_second();
+  quota.to_host_bytes_per_second = lease.to_host_bytes_per_second();
+  quota.sessions = lease.sessions();
+  return quota;
+}
+
+}  // namespace
+
+Leases::Leases(asio::io_context& context, Tenants& tenants, std::string node, std::string boot,
+               std::vector<lease::PublicKey> keys, Host host)
+    : context_(context),
+      tenants_(tenants),
+      node_(std::move(node)),
+      boot_(std::move(boot)),
+      keys_(std::move(keys)),
+      host_(std::move(host)) {}
+
+Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const {
+  std::vector<uint32_t> gpus;
+  const auto& devices = host_.devices();
+  for (const lease::Share& share : lease.shares()) {
+    const auto found = std::find_if(devices.begin(), devices.end(), [&](const control::Device& device) {
+      return lease::gpu_uuid_text(device.uuid()) == share.gpu_uuid();
+    });
+    const auto index = static_cast<size_t>(found - devices.begin());
+    if (found == devices.end() || index >= quota::kMostGpus)
+      return refused("the lease names the GPU " + share.gpu_uuid() + ", which this server does not have");
+    gpus.push_back(static_cast<uint32_t>(index));
+  }
+  return gpus;
+}
+
+// Uses the whole ID if another lease of the tenant begins with the same digits.
+std::string Leases::new_name(const lease::Lease& lease) const {
+  const std::string digits = lease::hexadecimal(lease.id());
+  std::string name = lease.tenant() + "/" + digits.substr(0, kShortId);
+  return tenants_.find(name) ? lease.tenant() + "/" + digits : name;
+}
+
+Result<Leases::Admitted> Leases::admit(std::string_view token) {
+  if (!accepts_leases())
+    return refused("this server does not accept leases: [pool] public_keys is not configured");
+  const auto lease = lease::check_lease(token, keys_, node_, host_.now());
+  if (!lease) return lease.error();
+  if (!lease->boot().empty() && lease->boot() != boot_) {
+    return refused("the lease has ended: this server was restarted after the lease was granted");
+  }
+  remove_finished();
+  const auto known = entries_.find(lease->id());
+  if (ended_.contains(lease->id())) {
+    return refused("the lease has ended" + (known == entries_.end() ? "" : ": " + known->second.reason));
+  }
+  auto gpus = find_gpus(*lease);
+  if (!gpus) return gpus.error();
+  if (known != entries_.end() && lease->serial() < known->second.serial) {
+    return refused("the lease token is outdated: the lease was renewed");
+  }
+  if (known != entries_.end() && *gpus != known->second.gpus) {
+    return refused("the lease token names other GPUs than the lease's earlier tokens");
+  }
+
+  Entry& entry =
+      known != entries_.end() ? known->second : entries_.try_emplace(lease->id(), context_).first->second;
+  const quota::Quota quota = quota_of(*lease, *gpus);
+  const bool is_new = known == entries_.end();
+  if (is_new) {
+    entry.tenant = new_name(*lease);
+    entry.gpus = std::move(*gpus);
+  }
+  if (is_new || quota != entry.quota) {
+    entry.quota = quota;
+    Tenant tenant;
+    tenant.name = entry.tenant;
+    tenant.quota = quota;
+    tenant.gpus = entry.gpus;
+    tenants_.put_lease(std::move(tenant));
+  }
+  entry.serial = lease->serial();
+  entry.expires = std::max(entry.expires, Time(lease->expires_ms()));
+  return Admitted{entry.tenant, lease::hexadecimal(lease->id())};
+}
+
+void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace) {
+  const bool is_first = ended_.insert_or_assign(id, host_.now() + kRemembered).second;
+  if (is_first)
+    log::info("lease_ends",
+              {{"lease", lease::hexadecimal(id)}, {"grace_ms", grace.count()}, {"reason", reason}});
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) {
+    to_report_.try_emplace(id, 0);
+    post_cleanup();
+    return;
+  }
+  Entry& entry = found->second;
+  const auto due = asio::steady_timer::clock_type::now() + grace;
+  if (!entry.ending || due < entry.end.expiry()) {  // the scheduler repeats the order until it is answered
+    entry.end.expires_at(due);
+    entry.end.async_wait([this, id](const asio::error_code& status) {
+      const auto its = entries_.find(id);
+      if (!status && its != entries_.end())
+        host_.end_sessions(its->second.tenant, "the lease has ended: " + its->second.reason);
+      if (!status) post_cleanup();
+    });
+  }
+  entry.ending = true;
+  entry.reason = reason.empty() ? "no reason given" : reason;
+  post_cleanup();
+}
+
+// Posted, so that all callbacks of a session's end run before.
+void Leases::post_cleanup() {
+  if (stopped_ || std::exchange(cleanup_posted_, true)) return;
+  asio::post(context_, [this] {
+    cleanup_posted_ = false;
+    remove_finished();
+    if (!to_report_.empty() && changed_) changed_();
+  });
+}
+
+void Leases::remove_finished() {
+  const Time now = host_.now();
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    Entry& entry = at->second;
+    const bool over = entry.ending || now > entry.expires + lease::kClockSkew;
+    if (!over || host_.sessions(entry.tenant) != 0) {
+      ++at;
+      continue;
+    }
+    if (entry.ending) to_report_[at->first] = entry.serial;
+    log::info("lease_gone", {{"lease", lease::hexadecimal(at->first)}, {"tenant", entry.tenant}});
+    tenants_.remove_lease(entry.tenant);
+    at = entries_.erase(at);
+  }
+  std::erase_if(ended_, [&](const auto& ended) { return now > ended.second; });
+}
+
+void Leases::report(pool::NodeReport& out) {
+  remove_finished();
+  const auto add = [&](const std::string& id, size_t sessions, uint64_t serial) {
+    pool::LeaseUse& use = *out.add_leases();
+    use.set_lease(id);
+    use.set_sessions(static_cast<uint32_t>(sessions));
+    use.set_serial(serial);
+  };
+  for (const auto& [id, entry] : entries_) {
+    if (const size_t sessions = host_.sessions(entry.tenant); sessions != 0) add(id, sessions, entry.serial);
+  }
+  for (const auto& [id, serial] : std::exchange(to_report_, {})) add(id, 0, serial);
+  for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());
+}
+
+void Leases::stop() {
+  stopped_ = true;
+  for (auto& [id, entry] : entries_) entry.end.cancel();
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,86 @@
+// The part of WorkerPool for administration: its state, its sessions, and ending them.
+#include "common/log/log.h"
+#include "server/poold/workers/worker_pool.h"
+
+namespace gpupool::server {
+
+WorkerPool::State WorkerPool::state() const {
+  State state{.starting = count(Stage::starting),
+              .idle = count(Stage::idle),
+              .serving = count(Stage::serving),
+              .waiting = static_cast<unsigned>(waiting_.size()),
+              .sessions_started = next_session_ - 1,
+              .start_failures = start_failures_};
+  if (stopping_)
+    state.not_ready_because = "poold is shutting down";
+  else if (state.idle == 0 && backing_off_)
+    state.not_ready_because = "no worker can start: " + last_failure_;
+  else if (devices_.empty())
+    state.not_ready_because = "the first worker is starting";
+  else if (state.serving >= settings_.max_sessions)
+    state.not_ready_because = "all session slots are in use";
+  return state;
+}
+
+SessionView WorkerPool::view_of(const Worker& worker) {
+  return {.number = worker.session,
+          .worker = worker.pid,
+          .started = worker.started,
+          .age = Clock::now() - worker.since,
+          .client = worker.client,
+          .page = **worker.page,
+          .ending = !worker.ending.empty(),
+          .state = worker.checkpoint.state,
+          .locked_by = worker.checkpoint.by,
+          .state_change = worker.checkpoint.question == 0 ? "" : name_of(worker.checkpoint.action)};
+}
+
+void WorkerPool::for_each_session(const std::function<void(const SessionView&)>& visit) const {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state == Stage::serving) visit(view_of(*worker));
+  }
+}
+
+Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason, log::Level level) {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != Stage::serving || worker->session != session) continue;
+    if (!worker->ending.empty()) return {};
+    worker->ending = reason.empty() ? "no reason given" : reason;
+    log::write(level, level == log::Level::info ? "session_ends" : "session_killed",
+               {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
+    const auto told =
+        send_control(worker->control.native_handle(), {.kind = ControlKind::end_session}, worker->ending, -1);
+    worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
+    worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
+      const auto at = workers_.find(worker->pid);  // after reaping, the PID may be another process's
+      if (!status && at != workers_.end() && at->second == worker) settings_.processes.kill(worker->pid);
+    });
+    return {};
+  }
+  return Error{ErrorCode::unavailable, "there is no session " + std::to_string(session)};
+}
+
+void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {
+  end_sessions(
+      [&](const Client& client) { return client.tenant == tenant ? std::optional(reason) : std::nullopt; },
+      log::Level::info);
+}
+
+void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
+  std::vector<std::pair<uint64_t, std::string>> running;
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != Stage::serving) continue;
+    if (auto why = reason(worker->client)) running.emplace_back(worker->session, *std::move(why));
+  }
+  for (const auto& [session, why] : running) (void)end_session(session, why, level);
+  std::vector<std::pair<Client, std::string>> refused;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    auto why = reason(at->client);
+    if (why) refused.emplace_back(std::move(at->client), *std::move(why));
+    at = why ? waiting_.erase(at) : std::next(at);
+  }
+  for (auto& [client, why] : refused)
+    refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,188 @@
+// The part of WorkerPool that gives clients to workers.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log/log.h"
+#include "server/poold/workers/worker_pool.h"
+#include "server/sockets/descriptor_closer.h"
+
+namespace gpupool::server {
+namespace {
+
+// Takes a time that does not depend on the position of a difference.
+bool same_secret(const std::string& a, const std::string& b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+// The worker holds the connection as well and may have set SO_LINGER, so closing it here could block.
+void close_shared(int& descriptor) {
+  close_without_blocking(std::exchange(descriptor, -1));
+}
+
+bool add_secret(const Client& client, ControlHeader& header) {
+  if (!client.tls) return true;
+  const auto secret = client.tls->secret();
+  if (secret) header.tls_secret = *secret;
+  return secret.ok();
+}
+
+}  // namespace
+
+void WorkerPool::assign(Client client) {
+  if (stopping_) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
+    return;
+  }
+  if (const auto refusal = settings_.refuses()) return refuse_(std::move(client), *refusal);
+  if (count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
+                                                               " session slots are in use; try again later"});
+    return;
+  }
+  const Tenant* const tenant = tenants_.find(client.tenant);
+  if (const unsigned most = tenant ? tenant->quota.most_sessions() : 0;
+      most != 0 && sessions_of(client.tenant) >= most) {
+    refuse_(std::move(client),
+            {control::HelloReply::BUSY, "your tenant has reached its limit of " + std::to_string(most) +
+                                            " session(s); try again when one has ended"});
+    return;
+  }
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != Stage::idle) continue;
+    if (hand_over(*worker, client)) {
+      start_missing_workers();
+      return;
+    }
+  }
+  if (cannot_start()) {
+    refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
+    return;
+  }
+  Waiting waiting{std::move(client),
+                  std::make_unique<asio::steady_timer>(context_, settings_.client_patience), next_ticket_++};
+  waiting.patience->async_wait([this, ticket = waiting.ticket](const asio::error_code& status) {
+    if (!status) give_up_waiting(ticket);
+  });
+  waiting_.push_back(std::move(waiting));
+  start_missing_workers();
+}
+
+void WorkerPool::give_up_waiting(uint64_t ticket) {
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                               [ticket](const Waiting& waiting) { return waiting.ticket == ticket; });
+  if (at == waiting_.end()) return;
+  Client client = std::move(at->client);
+  waiting_.erase(at);
+  refuse_(std::move(client),
+          {control::HelloReply::BUSY, "no worker became ready within " +
+                                          std::to_string(settings_.client_patience.count() / 1000) +
+                                          " s; try again later"});
+}
+
+void WorkerPool::attach(Client client) {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != Stage::serving) continue;
+    if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
+      continue;
+    if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
+    ControlHeader header{.kind = ControlKind::bulk};
+    if (!add_secret(client, header)) break;
+    header.from_peer = client.peer.has_value();
+    if (client.peer) header.peer.copy = client.peer->copy;
+    client.transport.copy(header.transport.data(), header.transport.size() - 1);
+    if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
+    if (client.tls) client.tls->end();  // the client continues with the worker
+    close_shared(client.descriptor);
+    log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
+    return;
+  }
+  refuse_(std::move(client),
+          {control::HelloReply::DENIED, "cannot open a bulk connection: no such session, or wrong token"});
+}
+
+bool WorkerPool::hand_over(Worker& worker, Client& client) {
+  ControlHeader header{.kind = ControlKind::session,
+                       .session_number = next_session_,
+                       .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
+                       .oversubscribes = settings_.host_memory_for_idle != 0,
+                       .image_bytes = images_.largest_image(),
+                       .server_id = server_id_};
+  client.transport.copy(header.transport.data(), header.transport.size() - 1);
+  const Tenant* const tenant = tenants_.find(client.tenant);
+  if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
+    refuse_(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
+    return true;
+  }
+  if (tenant && tenant->leased) {
+    header.gpu_count = static_cast<uint32_t>(
+        std::copy(tenant->gpus.begin(), tenant->gpus.end(), header.gpus.begin()) - header.gpus.begin());
+  }
+  if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
+      ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||
+      ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
+    return false;
+  }
+  if (!add_secret(client, header)) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "cannot hand over the TLS connection; try again"});
+    return true;
+  }
+  auto account_slot = accounts_.take(client.tenant);
+  if (!account_slot) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, account_slot.error().message});
+    return true;
+  }
+  update_partitions();  // the configuration may have changed
+  const auto groups = partitions_.take(next_session_, client.tenant);
+  if (!groups) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
+    return true;
+  }
+  const bool has_partition = !partitions_.groups_of(client.tenant).empty();
+  worker.account_slot = std::move(*account_slot);
+  worker.state = Stage::serving;
+  worker.since = Clock::now();
+  worker.started = std::chrono::system_clock::now();
+  worker.session = next_session_++;
+  worker.output->set_session(worker.session);
+  worker.session_id.assign(header.session_id.data(), header.session_id.size());
+  worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
+  worker.client = client;
+  worker.client.descriptor = -1;
+  worker.client.hello.clear();
+  worker.client.tls.reset();
+  // Notify before the client is served, so that the audit has a record of every session.
+  for (const auto& tell : session_started_) tell(view_of(worker));
+  auto sent = send_control(
+      worker.control.native_handle(),
+      {.kind = ControlKind::account, .account_slot = worker.account_slot->slot()},
+      std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
+      worker.account_slot->descriptor());
+  const int code = code_.file_of(client.tenant);
+  if (sent && code >= 0)
+    sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
+  const int folder = code_.folder_of(client.tenant);
+  if (sent && folder >= 0)
+    sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
+  if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
+  if (!sent) {  // the worker has just ended; reap() reports it
+    worker.failure = "it exited while idle: " + sent.error().message;
+    for (const auto& tell : session_ended_)
+      tell(view_of(worker), worker.failure + "; the client gets another worker", false);
+    worker.account_slot.reset();
+    partitions_.release(worker.session);
+    worker.state = Stage::starting;
+    settings_.processes.kill(worker.pid);
+    return false;
+  }
+  turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
+  if (client.tls) client.tls->end();  // the client continues with the worker
+  close_shared(client.descriptor);
+  return true;
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,88 @@
+// Handlers for linking (linkers.h).
+#include "protocol/wire/images.h"
+#include "server/worker/handlers/commands.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+using cuda::Kind;
+
+// Returns nullopt if the options exceed the body or are not numeric.
+std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uint64_t count) {
+  if (count > wire::kMaxJitOptions) return std::nullopt;
+  std::vector<wire::JitOption> options(count);
+  for (wire::JitOption& option : options) {
+    option = body.get<wire::JitOption>();
+    if (!wire::is_numeric_jit_option(option.option)) return std::nullopt;
+  }
+  return body.ok() ? std::optional(std::move(options)) : std::nullopt;
+}
+
+// Makes the linker's context current. Returns false if there is no such linker.
+bool enter_linker(Executor& session, uint64_t linker) {
+  const ContextState* const context = session.linkers.context_of(linker);
+  if (context) session.contexts.enter(const_cast<ContextState*>(context));
+  return context != nullptr;
+}
+
+}  // namespace
+
+Outcome create_linker(Executor& session, Command& command) {
+  const auto body = command.body.get<wire::CreateLinker>();
+  const auto options = read_options(command.body, body.option_count);
+  if (!options || !command.body.finished() || cuda::kind_of(body.linker) != Kind::linker) return bad_body();
+  ContextState* const context = session.enter(command);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  return session.linkers.create(body.linker, context->owner(), *options);
+}
+
+Outcome add_link_input(Executor& session, Command& command) {
+  const auto body = command.body.get<wire::AddLinkInput>();
+  const auto options = read_options(command.body, body.option_count);
+  const std::string name(command.body.get_text());
+  if (!options || !command.body.finished()) return bad_body();
+  const auto uploaded = session.uploads.take(body.upload);
+  if (!enter_linker(session, body.linker)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!uploaded) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto bytes = std::span<const std::byte>(*uploaded).first(uploaded->size() - 1);
+  const auto type = static_cast<CUjitInputType>(body.type);
+  if (type == CU_JIT_INPUT_FATBINARY || type == CU_JIT_INPUT_CUBIN) {
+    // The driver trusts the sizes in an image's headers, so check them first.
+    std::vector<cuda::ImageEntry> entries;
+    if (const CUresult result = cuda::parse_image(bytes, entries); result != CUDA_SUCCESS) return result;
+  }
+  std::string log;
+  const CUresult result = session.linkers.add(body.linker, type, bytes, name, *options, log);
+  wire::Writer(session.reply_body).put_text(log);
+  return result;
+}
+
+Outcome complete_link(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::CompleteLink>(command);
+  if (!body) return bad_body();
+  if (!enter_linker(session, body->linker)) return CUDA_ERROR_INVALID_HANDLE;
+  wire::LinkedImage made{};
+  std::string log;
+  const CUresult result = session.linkers.complete(body->linker, &made.size, log);
+  wire::Writer writer(session.reply_body);
+  writer.put(made);
+  writer.put_text(log);
+  return result;
+}
+
+Outcome linked_image(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::GetLinkedImage>(command);
+  if (!body) return bad_body();
+  const auto part = session.linkers.image(body->linker, body->offset);
+  wire::Writer(session.reply_body).put_bytes(part.data(), part.size());
+  return part.empty() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+Outcome destroy_linker(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::DestroyLinker>(command);
+  if (!body) return bad_body();
+  if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // destroyed with its context
+  return session.linkers.destroy(body->linker);
+}
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,34 @@
+#include "protocol/wire/commands.h"
+#include "server/worker/handlers/commands.h"
+
+namespace gpupool::worker::commands {
+
+Outcome ping(Executor& session, Command& command) {
+  if (!command.body.finished()) return bad_body();
+  session.outbox.send(wire::MessageKind::pong, 0, command.header.sequence);
+  return Outcome::parked();
+}
+
+Outcome goodbye(Executor&, Command& command) {
+  if (!command.body.finished()) return bad_body();
+  return CUDA_SUCCESS;
+}
+
+Outcome move_addresses(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::MoveAddresses>(command);
+  if (!body) return bad_body();
+  const CUresult result = session.memory.move(body->preferred_base, body->size);
+  if (result == CUDA_SUCCESS) {
+    wire::Writer(session.reply_body).put(wire::AddressRange{session.memory.base(), session.memory.size()});
+  }
+  return result;
+}
+
+Outcome avoid_addresses(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::AddressRange>(command);
+  if (!body) return bad_body();
+  session.memory.reserve_addresses(body->base, body->size);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,80 @@
+// Handlers for memory that the client's program shares with this process: copies directly between it and the
+// device.
+#include <unistd.h>
+
+#include "protocol/wire/copies.h"
+#include "protocol/wire/rows.h"
+#include "server/worker/copies/bandwidth.h"
+#include "server/worker/handlers/commands.h"
+#include "server/worker/handlers/copy_ranges.h"
+
+namespace gpupool::worker::commands {
+
+Outcome share_host_memory(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::ShareHostMemory>(command);
+  if (!body) return bad_body();
+  transport::Connection& connection = *session.start.connection;
+  if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
+  // The client sends the descriptor before the command.
+  const auto descriptor = connection.receive_descriptor(transport::Clock::now());
+  if (!descriptor) return Outcome::malformed("share_host_memory without a file descriptor");
+  ContextState* const context = session.enter(command);
+  uint64_t device = 0;
+  const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size,
+                                                              body->address, &device)
+                                  : CUDA_ERROR_INVALID_CONTEXT;
+  ::close(*descriptor);
+  // The reply's result may be a deferred error of an earlier command; a body shows that this command
+  // succeeded.
+  if (result == CUDA_SUCCESS)
+    wire::Writer(session.reply_body).put(wire::SharedHostMemoryAt{body->memory, device});
+  return result;
+}
+
+Outcome release_host_memory(Executor& session, Command& command) {
+  const auto body = read_exact_body<wire::ReleaseHostMemory>(command);
+  if (!body) return bad_body();
+  session.shared_memory.release(body->memory);  // it may have been released with its context
+  return CUDA_SUCCESS;
+}
+
+Outcome copy_shared(Executor& session, Command& command) {
+  auto copy = read_exact_body<wire::CopyShared>(command);
+  if (!copy || copy->to_device > 1) return bad_body();
+  session.enter(command);
+  StreamState* const stream = session.table.use_stream(copy->stream);
+  if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  const auto on_device = extent(copy->device_pitch, copy->width, copy->rows);
+  const auto on_host = extent(copy->host_pitch, copy->width, copy->rows);
+  if (!on_device || !on_host || !session.memory.owns(copy->device, *on_device))
+    return CUDA_ERROR_INVALID_VALUE;
+  std::byte* const host = session.shared_memory.find(*stream->context, copy->memory, copy->offset, *on_host);
+  if (!host) return CUDA_ERROR_INVALID_VALUE;
+  if (*on_host == 0) return CUDA_SUCCESS;
+  session.contexts.enter(stream->context);
+  auto& moved = copy->to_device ? session.counters.bytes_from_client : session.counters.bytes_to_client;
+  moved.fetch_add(copy->width * copy->rows, std::memory_order_relaxed);
+  if (Bandwidth* const bandwidth = session.start.bandwidth.get()) {
+    const auto direction = copy->to_device ? Bandwidth::Direction::to_device : Bandwidth::Direction::to_host;
+    bandwidth->charge(direction, copy->width * copy->rows);
+    bandwidth->wait_for_debt(direction, session.outbox);
+  }
+  wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
+  if (copy->rows == 1) {
+    return copy->to_device
+               ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)
+               : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, copy->width, stream->stream);
+  }
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = copy->to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  rows.dstMemoryType = copy->to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+  rows.srcHost = rows.dstHost = host;
+  rows.srcDevice = rows.dstDevice = copy->device;
+  rows.srcPitch = copy->to_device ? copy->host_pitch : copy->device_pitch;
+  rows.dstPitch = copy->to_device ? copy->device_pitch : copy->host_pitch;
+  rows.WidthInBytes = copy->width;
+  rows.Height = copy->rows;
+  return session.api.cuMemcpy2DAsync_v2(&rows, stream->stream);
+}
+
+}  // namespace gpupool::worker::commands

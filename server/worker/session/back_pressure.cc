@@ -1,0 +1,68 @@
+#include "server/worker/session/back_pressure.h"
+
+#include <algorithm>
+
+#include "server/worker/session/executor.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes; used where the tenant's limit is higher or absent
+// Bytes, as Backlog::bytes() counts them, that can still arrive after the client was told: a batch and a
+// piece of a copy from each of the program's threads, and the contents of the socket buffers.
+constexpr uint64_t kOnTheWay = 128u << 20;
+// Pending await_room commands, one per client thread; further ones are answered at once.
+constexpr size_t kMostAsked = 4096;
+
+}  // namespace
+
+uint64_t BackPressure::high_mark() const {
+  return session_.start.usage.most_queued(kMostKept) / 2;
+}
+
+uint64_t BackPressure::limit() const {
+  return std::max(session_.start.usage.most_queued(kMostKept), high_mark() + kOnTheWay);
+}
+
+bool BackPressure::has_room(const Asked& asked) const {
+  if (!long_) return true;
+  session_.enter(Command{asked.command});
+  CommandOrder order;
+  order.rule = CommandOrder::Rule::in_order;
+  order.sequence = asked.command.sequence;
+  order.stream = session_.table.find_stream(asked.stream);
+  order.gives_work = order.stream != nullptr;
+  return session_.backlog.must_wait(order) == nullptr;
+}
+
+void BackPressure::await_room(const wire::CommandHeader& command, uint64_t stream) {
+  if (asked_.size() == kMostAsked) {
+    session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, command.sequence);
+    return;
+  }
+  asked_.push_back({command, stream});
+  update();
+}
+
+void BackPressure::update() {
+  const uint64_t bytes = session_.backlog.bytes();
+  if (bytes == 0 && !long_ && asked_.empty()) return;
+  const bool is_long = bytes > (long_ ? high_mark() / 2 : high_mark());
+  if (is_long != long_) {
+    long_ = is_long;
+    session_.outbox.set_backlog_long(is_long);
+    session_.outbox.send(wire::MessageKind::pong, 0, 0);
+  }
+  if (asked_.empty()) return;
+  ContextState* const before = session_.contexts.current();
+  std::erase_if(asked_, [&](const Asked& asked) {
+    if (!has_room(asked)) return false;
+    // Does not report a deferred error here: the client would attribute it to this stream. The next executed
+    // command does.
+    session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, asked.command.sequence);
+    return true;
+  });
+  session_.contexts.enter(before);
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,27 @@
+// A session's background thread: forwards output of device code to the client; while one command takes long,
+// sends signs of life to the client and logs the command; ends the session when poold shuts down; and exits
+// the process when a command is still running two seconds after its client has gone.
+#pragma once
+#include <thread>
+
+#include "server/worker/session/executor.h"
+
+namespace gpupool::worker {
+
+class Background {
+ public:
+  Background(Executor& executor, int stop_descriptor);
+  ~Background();
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+
+ private:
+  void run();
+
+  Executor& executor_;
+  int stop_descriptor_;  // -1: none
+  int wake_;
+  std::thread thread_;
+};
+
+}  // namespace gpupool::worker

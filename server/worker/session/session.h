@@ -1,0 +1,108 @@
+// Runs one client's session in its worker process, from the end of the hello to the end of the connection.
+// Called by the worker's main thread.
+//
+// The client is not trusted: anything that it sends results at worst in a CUDA error or in the end of this
+// session. run_session() returns when the client has left, or was made to leave, and its objects are freed.
+// If the device does not release them in time (an endless kernel), it calls _exit(), and the driver frees
+// everything that the process holds.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/compression/governor.h"
+#include "protocol/images/name.h"
+#include "protocol/transport/transport.h"
+#include "server/quota/partitions.h"
+#include "server/quota/session_page.h"
+#include "server/quota/shared_page.h"
+#include "server/worker/device/visible_devices.h"
+#include "server/worker/session/control.h"
+
+namespace gpupool::worker {
+
+class Bandwidth;
+
+// Returns the address of a function of the device library, or null if it has none of that name.
+using SymbolLookup = std::function<void*(const char* name)>;
+
+// Completes the opening of a bulk connection: sends the reply to the hello and upgrades the connection.
+using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
+// `peer_copy`: the connection is from another server, which has presented the key of this copy to the device.
+using BulkSink =
+    std::function<void(std::unique_ptr<transport::Connection>, std::optional<uint64_t> peer_copy)>;
+
+// Bytes of a device's memory in use; nullopt: unknown.
+struct MemoryUse {
+  std::optional<uint64_t> process;  // by this process
+  std::optional<uint64_t> device;   // by all processes
+};
+
+// The shared pages that hold the session's counters and its tenant's limits. Null in tests that need none.
+struct Usage {
+  // Returns counters that are not read by anyone if there is no page.
+  quota::SessionPage& counters() const {
+    static quota::SessionPage unread;
+    return page ? **page : unread;
+  }
+  // True if one more than the `used` items is within the tenant's limit; otherwise counts a refusal.
+  bool allows(std::atomic<uint32_t> quota::Account::*limit, uint32_t used) const {
+    const uint32_t most = account ? ((**account).*limit).load(std::memory_order_relaxed) : 0;
+    if (most == 0 || used < most) return true;
+    quota::count(counters().over_quota);
+    return false;
+  }
+  // Returns how many bytes may wait in this process for execution: the lower of the tenant's limit and
+  // `otherwise`.
+  uint64_t most_queued(uint64_t otherwise) const {
+    const uint64_t most = account ? (*account)->queued_bytes.load(std::memory_order_relaxed) : 0;
+    return most == 0 ? otherwise : std::min(most, otherwise);
+  }
+  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
+  std::shared_ptr<quota::SharedPage<quota::Account>> account;
+  uint32_t slot = 0;  // of this session in the account
+};
+
+struct SessionStart {
+  std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
+  SymbolLookup symbol;                                // cuInit has been called successfully
+  // memory_use.h; takes the library's device numbers; may be null
+  std::function<MemoryUse(int device)> memory_use;
+  VisibleDevices visible;  // which of the library's devices the session sees
+  // Device.granularity of the hello, by the library's numbers; 0: no virtual memory
+  std::vector<uint64_t> granularity;
+  uint64_t range_base = 0;  // reserved by cuMemAddressReserve; the session takes ownership
+  uint64_t range_size = 0;
+  std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
+  transport::RdmaOptions rdma;  // for connections to other servers; `use` is determined per connection
+  bool direct_memory = true;    // false: copies are staged even if the CPU can access device memory
+  bool capture_output = true;   // descriptors 1 and 2 are redirected to the client
+  // Sets the sink that gets the session's bulk connections after their hello; an empty sink: none are
+  // accepted any more. May be null.
+  std::function<void(BulkSink)> bulk_connections;
+  WelcomeBulk welcome_bulk;
+  std::string bulk_token;  // the keys of copies from other servers are derived from it
+  // For data to the client on bulk connections, as the client requested.
+  compression::Policy compression = compression::Policy::off;
+  Usage usage;
+  std::vector<quota::Groups> groups;  // the session's groups of multiprocessors, by device; empty or 0: all
+  std::shared_ptr<Bandwidth> bandwidth;  // set by run_session()
+  Control* control = nullptr;            // to poold; must outlive the session; null: none
+  image::Nonce image_nonce{};            // as sent in the hello
+  uint64_t largest_image = 0;            // largest image that poold caches, in bytes; 0: no cache
+  // Part of the names of memory and events shared between processes.
+  uint64_t server_id = 0, session_number = 0;
+  bool oversubscribes = false;  // device memory may be moved to host memory and back
+  int stop_descriptor = -1;     // readable when poold shuts down, which ends the session; -1: none
+};
+
+// Returns the exit status for the worker process: 0 after an orderly end (goodbye, or the client closed the
+// connection).
+int run_session(SessionStart start);
+
+}  // namespace gpupool::worker

@@ -1,0 +1,59 @@
+#include "server/worker/sharing/peer_requests.h"
+
+#include <unistd.h>
+
+#include "server/worker/session/thread_activity.h"
+
+namespace gpupool::worker {
+
+using server::ControlKind;
+
+PeerRequests::PeerRequests(Control* control, std::chrono::milliseconds patience)
+    : control_(control), patience_(patience) {
+  if (!control_) return;
+  for (const ControlKind kind : {ControlKind::peer_found, ControlKind::peer_missing}) {
+    control_->handle(kind, [this](const server::ControlMessage& message) { answered(message); });
+  }
+}
+
+PeerRequests::~PeerRequests() {
+  if (!control_) return;
+  for (const ControlKind kind : {ControlKind::peer_found, ControlKind::peer_missing})
+    control_->handle(kind, nullptr);
+}
+
+void PeerRequests::answered(const server::ControlMessage& message) {
+  const std::lock_guard lock(mutex_);
+  const auto asked = waiting_.find(message.header.peer_request);
+  if (asked == waiting_.end() || asked->second || stopped_) {  // the request has timed out or was stopped
+    if (message.descriptor >= 0) ::close(message.descriptor);
+    return;
+  }
+  asked->second = message.descriptor;
+  changed_.notify_all();
+}
+
+int PeerRequests::ask(const wire::PeerTarget& target) {
+  if (!control_) return -1;
+  std::unique_lock lock(mutex_);
+  if (stopped_) return -1;
+  const uint64_t request = ++last_request_;
+  std::optional<int>& answer = waiting_[request];
+  const Waiting waiting("a connection to another server");
+  if (control_->send({.kind = ControlKind::peer_wanted, .peer = target, .peer_request = request})) {
+    changed_.wait_for(lock, patience_, [&] { return answer || stopped_; });
+  }
+  const int descriptor = answer.value_or(-1);
+  waiting_.erase(request);
+  return descriptor;
+}
+
+void PeerRequests::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace gpupool::worker

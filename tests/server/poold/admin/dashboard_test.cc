@@ -1,0 +1,89 @@
+// Checks that the dashboard, the alerts and docs/operations.md name exactly the metrics that poold exports.
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "server/poold/admin/metrics.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+
+namespace {
+
+std::string content_of(const std::string& file) {
+  std::ostringstream text;
+  text << std::ifstream(std::string(SOURCE_FOLDER) + "/" + file).rdbuf();
+  REQUIRE_FALSE(text.str().empty());
+  return text.str();
+}
+
+std::set<std::string> names_in(const std::string& text) {
+  static const std::regex name("\\bgpupool_[a-z0-9_]+");
+  std::set<std::string> names;
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), name); at != std::sregex_iterator(); ++at)
+    names.insert(at->str());
+  return names;
+}
+
+// The metrics of a snapshot with every optional part set.
+std::string all_metrics() {
+  admin::Snapshot snapshot;
+  snapshot.mutable_poold()->mutable_pool()->set_node("gpu-1");
+  return server::metrics_text(snapshot);
+}
+
+std::set<std::string> exported() {
+  std::istringstream lines(all_metrics());
+  std::set<std::string> names;
+  for (std::string hash, what, name, rest; lines >> hash >> what >> name && std::getline(lines, rest);) {
+    if (hash == "#" && what == "TYPE") names.insert(name);
+  }
+  return names;
+}
+
+std::set<std::string> without(const std::set<std::string>& all, const std::set<std::string>& some) {
+  std::set<std::string> left;
+  for (const std::string& name : all) {
+    if (!some.contains(name)) left.insert(name);
+  }
+  return left;
+}
+
+// The PromQL expressions and variable definitions in the JSON, one per line.
+std::string expressions(const nlohmann::json& node) {
+  std::string text;
+  if (node.is_object() && node.contains("expr")) text += node["expr"].get<std::string>() + "\n";
+  if (node.is_object() && node.contains("definition")) text += node["definition"].get<std::string>() + "\n";
+  if (node.is_structured()) {
+    for (const auto& child : node) text += expressions(child);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("each metric of the dashboard and of the alerts is exported") {
+  const auto dashboard = nlohmann::json::parse(content_of("examples/monitoring/grafana-dashboard.json"));
+  const auto asked = names_in(expressions(dashboard));
+  CHECK(asked.size() > 30);
+  CHECK(without(asked, exported()) == std::set<std::string>());
+  CHECK(without(names_in(content_of("examples/monitoring/alerts.yml")), exported()) ==
+        std::set<std::string>());
+}
+
+TEST_CASE("docs/operations.md explains all existing metrics and no others") {
+  const auto explained = names_in(content_of("docs/operations.md"));
+  CHECK(without(exported(), explained) == std::set<std::string>());
+  CHECK(without(explained, exported()) == std::set<std::string>());
+}
+
+TEST_CASE("metric names have the suffixes of Prometheus' conventions") {
+  std::istringstream lines(all_metrics());
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("# TYPE ")) continue;
+    INFO(line);
+    CHECK(line.ends_with(" counter") == (line.find("_total ") != std::string::npos));
+  }
+}
