@@ -2,7 +2,7 @@
 #pragma once
 #include <signal.h>
 
-namespace gpupool::server {
+namespace gpupool {
 
 // Blocks all signals on this thread while the object lives. Threads started meanwhile inherit that for good.
 class BlockedSignals {
@@ -20,4 +20,4 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -1,3 +1,4 @@
+#include "protocol/transport/rdma_backend.h"
 #include "rdma/connection.h"
 
 namespace gpupool::transport::rdma {

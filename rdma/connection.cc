@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "protocol/transport/deadline.h"
+#include "protocol/transport/rdma_backend.h"
 
 namespace gpupool::transport::rdma {
 namespace {

@@ -57,7 +57,4 @@ class RdmaConnection final : public tcp::TcpConnection {
   Patience patience_;  // measured by upgrade()
 };
 
-Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
-Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
-
 }  // namespace gpupool::transport::rdma

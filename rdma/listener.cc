@@ -1,6 +1,8 @@
-#include "rdma/listener.h"
-
+// Listens for rdma connections on a TCP port, since they begin as tcp connections (connection.h). Threads and
+// errors as in protocol/transport/socket/listener.h.
 #include "protocol/transport/tcp/listener.h"
+
+#include "protocol/transport/rdma_backend.h"
 #include "rdma/connection.h"
 
 namespace gpupool::transport::rdma {

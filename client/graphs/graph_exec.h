@@ -2,7 +2,7 @@
 // is one command. The server keeps the executable graph; the client remembers how its nodes correspond to the
 // program's.
 //
-// Nodes that access the program's memory or call its functions run in the client (calls/host_function.h)
+// Nodes that access the program's memory or call its functions run in the client (client/api/host_function.h)
 // while the server holds the launch. Call everything with graph_mutex() held, except functions documented
 // otherwise. Any thread.
 #pragma once

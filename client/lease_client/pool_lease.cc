@@ -22,8 +22,8 @@
 #include "client/lease_client/lease_client.h"
 #include "client/process/log.h"
 #include "client/process/settings.h"
-#include "client/run/version.h"
 #include "common/text/printable.h"
+#include "common/version.h"
 
 namespace {
 
@@ -141,7 +141,7 @@ int hold(lease_client::PoolAddress address, int process, int signals) {
 int main(int, char** words) {
   const std::string word = words[1] ? words[1] : "--help";
   if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), words[1] ? 0 : 2;
-  if (word == "--version") return std::printf("pool-lease %s\n", gpupool::run::kVersion), 0;
+  if (word == "--version") return std::printf("pool-lease %s\n", gpupool::kVersion), 0;
   auto address = lease_client::parse_pool_address(word);
   if (!address) return answer("invalid " + printable(address.error().message)), 2;
 

@@ -14,7 +14,7 @@ namespace gpupool::client {
 struct Memory : Object {
   CUmemAllocationProp properties{};  // as passed by the program
   uint64_t size = 0;
-  bool multicast = false;  // a multicast object (calls/multicast.cc)
+  bool multicast = false;  // a multicast object (client/api/multicast.cc)
   // cuMemCreate and cuMemRetainAllocationHandle calls without cuMemRelease; guarded by mappings().mutex.
   int references = 1;
   int mapped = 0;  // number of mappings; guarded by mappings().mutex

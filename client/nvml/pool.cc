@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/nvml/server.h"
+#include "client/process/log.h"
 
 namespace gpupool::nvml {
 namespace {
@@ -51,6 +52,10 @@ Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty) {
     sources.push_back(std::move(*server));
   }
   return sources;
+}
+
+void report_failure(const Error& error) {
+  client::log_error("NVML: %s", error.message.c_str());
 }
 
 }  // namespace gpupool::nvml

@@ -1,23 +1,15 @@
 #include "client/process/settings.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <system_error>
 
 #include "client/process/log.h"
-#include "common/files/exposure.h"
+#include "protocol/environment.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::client {
 namespace {
-
-constexpr size_t kLongestToken = 4096;
 
 std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::milliseconds otherwise) {
   const char* text = std::getenv(variable);
@@ -66,37 +58,8 @@ std::string text_of(const char* variable) {
   return text ? text : "";
 }
 
-// Returns the first line without surrounding blanks.
-std::string only_line(const std::string& text) {
-  constexpr const char* kBlanks = " \t\r\n";
-  const std::string line = text.substr(0, text.find('\n'));
-  const size_t first = line.find_first_not_of(kBlanks);
-  return first == std::string::npos ? "" : line.substr(first, line.find_last_not_of(kBlanks) + 1 - first);
-}
-
-std::string token_from_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  char text[kLongestToken];
-  const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
-  if (length < 0)
-    log_error("GPUPOOL_TOKEN_FILE=%s: cannot be read: %s", path.c_str(),
-              std::generic_category().message(errno).c_str());
-  struct stat about {};
-  const files::OthersAccess exposure =
-      length > 0 && ::fstat(file, &about) == 0 ? files::access_of_others(about) : files::OthersAccess{};
-  if (file >= 0) ::close(file);
-  if (exposure.writable) {
-    log_error("GPUPOOL_TOKEN_FILE=%s: not used, because it is writable by other users; use chmod 600",
-              path.c_str());
-    return "";
-  }
-  if (exposure.readable)
-    log_error("GPUPOOL_TOKEN_FILE=%s: readable by other users; use chmod 600", path.c_str());
-  const std::string token = length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
-  if (length >= 0 && token.empty())
-    log_error("GPUPOOL_TOKEN_FILE=%s: no token in its first line, so none is sent; write the token there",
-              path.c_str());
-  return token;
+void report(const std::string& mistake) {
+  log_error("%s", mistake.c_str());
 }
 
 bool is(const char* variable, const char* value) {
@@ -107,21 +70,16 @@ bool is(const char* variable, const char* value) {
 }  // namespace
 
 std::string token_from_environment() {
-  const std::string file = text_of("GPUPOOL_TOKEN_FILE");
-  return file.empty() ? only_line(text_of("GPUPOOL_TOKEN")) : token_from_file(file);
+  return gpupool::token_from_environment(&report);
 }
 
 Settings settings_from_environment() {
   Settings settings;
   settings.tenant = text_of("GPUPOOL_TENANT");
   settings.token = token_from_environment();
-  settings.tls = {.ca = text_of("GPUPOOL_TLS_CA"),
-                  .certificate = text_of("GPUPOOL_TLS_CERT"),
-                  .key = text_of("GPUPOOL_TLS_KEY"),
-                  .secret = {}};
+  settings.tls = tls_from_environment();
   settings.carrier = carrier();
-  settings.rdma = transport::rdma_options_from_environment(
-      [](const std::string& mistake) { log_error("%s", mistake.c_str()); });
+  settings.rdma = transport::rdma_options_from_environment(&report);
   settings.shared_memory = !is("GPUPOOL_SHM", "0");
   settings.bulk_connections = bulk_connections();
   settings.compression = compression_policy();

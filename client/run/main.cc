@@ -17,7 +17,7 @@
 
 #include "client/lease/file.h"
 #include "client/lease/helper.h"
-#include "client/run/version.h"
+#include "common/version.h"
 #include "protocol/environment.h"
 #include "protocol/transport/transport.h"
 
@@ -130,7 +130,7 @@ int parse(char** words, Arguments& out) {
   for (++words; *words != nullptr; ++words) {
     const std::string word = *words;
     if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
-    if (word == "--version") return std::printf("pool-run %s\n", gpupool::run::kVersion), 0;
+    if (word == "--version") return std::printf("pool-run %s\n", gpupool::kVersion), 0;
     bool is_request_option = false;
     if (const int status = parse_request_option(words, out, is_request_option); status != 0) return status;
     if (is_request_option) continue;

@@ -38,7 +38,8 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
     int ordinal = -1;
     if (entry.rfind("GPU-", 0) == 0) {  // possibly abbreviated
       for (size_t i = 0; i < devices.size(); ++i) {
-        if (gpu_uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
+        if (cuda::gpu_uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0)
+          ordinal = static_cast<int>(i);
       }
     } else if (!entry.empty()) {
       char* end = nullptr;
@@ -86,8 +87,8 @@ void clear_unforwarded_attributes(Device& device) {
   }
 }
 
-// Shareable handles are names issued by the server (calls/shareable.cc), so all handle types are supported if
-// the server shares memory.
+// Shareable handles are names issued by the server (client/api/shareable.cc), so all handle types are
+// supported if the server shares memory.
 void set_handle_type_attributes(Device& device) {
   auto& attributes = device.attributes;
   const auto found = attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
@@ -124,7 +125,7 @@ Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
   Devices devices;
   std::vector<hello::Device*> all;
   for (OfferedDevice& device : offered) all.push_back(&device.description);
-  make_bus_ids_unique(all);
+  cuda::make_bus_ids_unique(all);
   for (const int ordinal : visible_ordinals(offered, visible)) {
     const hello::Device& source = offered[ordinal].description;
     auto device = std::make_unique<Device>();

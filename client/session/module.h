@@ -33,7 +33,7 @@ struct Function : Object {
   std::map<std::pair<CUdevice, int>, int> set_for;
   std::atomic<bool> attributes_vary{false};  // kernels: their attributes may differ between contexts
   std::atomic<uint64_t> loaded_sessions{0};  // bitmask of other sessions that know it, by Session::index()
-  // State of the launch calls of CUDA 2 (calls/launch_old.cc); guarded by mutex.
+  // State of the launch calls of CUDA 2 (client/api/launch_old.cc); guarded by mutex.
   struct OldLaunch {
     uint32_t block[3] = {1, 1, 1};
     uint32_t shared_bytes = 0;

@@ -11,9 +11,9 @@
 #include <sstream>
 #include <thread>
 
-#include "client/run/version.h"
 #include "client/smi/print.h"
 #include "common/settings/command_line.h"
+#include "common/version.h"
 #include "protocol/environment.h"
 
 namespace {
@@ -115,7 +115,7 @@ int read_and_run(int count, char** words) {
   Arguments arguments;
   CLI::App app{
       "Shows the GPUs that GPUPOOL names: memory within the quota, utilization, and this host's processes."};
-  app.set_version_flag("--version", std::string("pool-smi ") + gpupool::run::kVersion);
+  app.set_version_flag("--version", std::string("pool-smi ") + gpupool::kVersion);
   app.add_option("--server", arguments.server,
                  "Address of a poold, or a comma-separated list; default: $GPUPOOL");
   app.add_option("--token-file", arguments.token_file,

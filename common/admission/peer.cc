@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace gpupool::server {
+namespace gpupool {
 namespace {
 
 std::string host_of(const std::string& address) {
@@ -49,4 +49,4 @@ std::optional<uid_t> user_of(int socket) {
   return peer.uid;
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace gpupool::server {
+namespace gpupool {
 
 // Returns "10.0.0.1", or for IPv6 its /64, which usually belongs to one site: "2001:db8:0:1::/64". `address`
 // may have a port: "10.0.0.1:4321", "[2001:db8:0:1::5]:4321". Text that is not a numeric address is returned
@@ -17,4 +17,4 @@ std::string peer_of(const std::string& address, int socket);
 // socket.
 std::optional<uid_t> user_of(int socket);
 
-}  // namespace gpupool::server
+}  // namespace gpupool

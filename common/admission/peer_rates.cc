@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-namespace gpupool::server {
+namespace gpupool {
 
 bool PeerRates::take(const std::string& peer, Clock::time_point now) {
   auto found = by_peer_.find(peer);
@@ -18,4 +18,4 @@ bool PeerRates::take(const std::string& peer, Clock::time_point now) {
   return found->second->tokens.take(now);
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -8,7 +8,7 @@
 
 #include "common/admission/token_bucket.h"
 
-namespace gpupool::server {
+namespace gpupool {
 
 class PeerRates {
  public:
@@ -33,4 +33,4 @@ class PeerRates {
   std::unordered_map<std::string_view, std::list<Bucket>::iterator> by_peer_;  // keys point into buckets_
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

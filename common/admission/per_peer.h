@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace gpupool::server {
+namespace gpupool {
 
 template <class Thing>
 class PerPeer {
@@ -58,4 +58,4 @@ class PerPeer {
   uint64_t next_ = 0;
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace gpupool::server {
+namespace gpupool {
 
 void SuppressedEvents::note() {
   if (count_++ != 0) return;
@@ -17,4 +17,4 @@ void SuppressedEvents::finish() {
   if (count_ != 0) report_(std::exchange(count_, 0));
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace gpupool::server {
+namespace gpupool {
 
 class SuppressedEvents {
  public:
@@ -23,4 +23,4 @@ class SuppressedEvents {
   uint64_t count_ = 0;  // since the last report
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace gpupool::server {
+namespace gpupool {
 
 class TokenBucket {
  public:
@@ -32,4 +32,4 @@ class TokenBucket {
   Clock::time_point since_;
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

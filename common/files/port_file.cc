@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <system_error>
 
-namespace gpupool::server {
+namespace gpupool {
 
 Result<void> write_port_file(const std::string& path, uint16_t port) {
   const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
@@ -27,4 +27,4 @@ Result<void> write_port_file(const std::string& path, uint16_t port) {
   return failure(last);
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -5,10 +5,10 @@
 
 #include "common/result.h"
 
-namespace gpupool::server {
+namespace gpupool {
 
 // Replaces the file atomically, so that a reader never sees a part of it. ErrorCode::unavailable: it cannot
 // be written.
 Result<void> write_port_file(const std::string& path, uint16_t port);
 
-}  // namespace gpupool::server
+}  // namespace gpupool

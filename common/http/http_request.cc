@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace gpupool::server {
+namespace gpupool {
 namespace {
 
 constexpr std::string_view kEndOfLine = "\r\n";
@@ -107,4 +107,4 @@ bool is_local_host(std::string_view host) {
   return ::inet_pton(AF_INET, std::string(host).c_str(), address) == 1;
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

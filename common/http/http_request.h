@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpupool::server {
+namespace gpupool {
 
 constexpr size_t kMostRequestHeadBytes = 8 * 1024;
 
@@ -23,4 +23,4 @@ std::optional<HttpRequest> read_request(std::string_view bytes);
 // another site's name is made to resolve to this host, the web page's requests have that name.
 bool is_local_host(std::string_view host);
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -8,7 +8,7 @@
 
 #include "common/http/http_request.h"
 
-namespace gpupool::server {
+namespace gpupool {
 namespace {
 
 using asio::ip::tcp;
@@ -251,4 +251,4 @@ void HttpServer::accept() {
   });
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

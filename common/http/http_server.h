@@ -20,7 +20,10 @@
 
 #include "common/result.h"
 
-namespace gpupool::server {
+namespace gpupool {
+
+// The content type of pages in Prometheus's text format.
+constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
 struct HttpRequest;
 
@@ -73,4 +76,4 @@ class HttpServer {
   std::list<std::shared_ptr<Connection>> connections_;  // oldest first
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

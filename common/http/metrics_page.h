@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpupool::server {
+namespace gpupool {
 
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
@@ -50,4 +50,4 @@ class MetricsPage {
   std::vector<prometheus::MetricFamily> families_;
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -19,7 +19,7 @@
 #include "common/blocked_signals.h"
 #include "common/log/write_line.h"
 
-namespace gpupool::server {
+namespace gpupool {
 
 struct AuditFile::Queue {
   explicit Queue(std::string path);
@@ -189,4 +189,4 @@ bool AuditFile::stalled() const {
   return queue_->behind_since && std::chrono::steady_clock::now() - *queue_->behind_since > kStalled;
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -19,7 +19,7 @@
 #include "common/log/log.h"
 #include "common/result.h"
 
-namespace gpupool::server {
+namespace gpupool {
 
 class AuditFile {
  public:
@@ -56,4 +56,4 @@ class AuditFile {
   bool started_ = false;
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool

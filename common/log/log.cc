@@ -140,7 +140,7 @@ void start(int descriptor, Level level, Format format, std::string component, co
 // spdlog's thread and its queue. Never destroyed: the thread may be in write() when the process ends.
 std::shared_ptr<spdlog::details::thread_pool>& writer() {
   static auto& pool = *new auto([] {
-    const server::BlockedSignals blocked;
+    const BlockedSignals blocked;
     return std::make_shared<spdlog::details::thread_pool>(DescriptorSink::kMostLines, 1);
   }());
   return pool;

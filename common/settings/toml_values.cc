@@ -109,15 +109,6 @@ Result<void> to_format(const toml::node& node, log::Format& out) {
                                           : wrong(std::string("must be one of ") + kLogFormats);
 }
 
-Result<void> to_tls(const toml::node& node, std::string_view ca, transport::TlsOptions& out) {
-  return for_each_key(node, [&](std::string_view key, const toml::node& value) -> Result<void> {
-    if (key == "certificate") return to_text(value, out.certificate);
-    if (key == "key") return to_text(value, out.key);
-    if (key == ca) return to_text(value, out.ca);
-    return wrong("unknown key; expected certificate, key, " + std::string(ca));
-  });
-}
-
 Result<void> for_each_key(
     const toml::node& node,
     const std::function<Result<void>(std::string_view key, const toml::node& value)>& read) {

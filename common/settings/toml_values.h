@@ -13,7 +13,6 @@
 
 #include "common/log/log.h"
 #include "common/result.h"
-#include "protocol/transport/transport.h"
 
 namespace gpupool::settings {
 
@@ -43,9 +42,6 @@ Result<void> to_seconds(const toml::node& node, std::chrono::milliseconds& out);
 Result<void> to_bytes(const toml::node& node, Result<uint64_t> (*parse)(std::string_view), uint64_t& out);
 Result<void> to_level(const toml::node& node, log::Level& out);
 Result<void> to_format(const toml::node& node, log::Format& out);
-// Reads a table with certificate, key, and under the key `ca` the authorities of the other side's
-// certificates.
-Result<void> to_tls(const toml::node& node, std::string_view ca, transport::TlsOptions& out);
 
 // Reads one of the names.
 template <class T, size_t N>

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-namespace gpupool::server {
+namespace gpupool {
 namespace {
 
 constexpr size_t kLongestWord = 64;
@@ -49,4 +49,4 @@ std::string suggestion(std::string_view word, const std::vector<std::string_view
   return best.empty() ? "" : "; did you mean '" + std::string(best) + "'?";
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

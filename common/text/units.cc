@@ -7,9 +7,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "server/quota/quota.h"
-
-namespace gpupool::server {
+namespace gpupool {
 namespace {
 
 struct Unit {
@@ -127,7 +125,7 @@ Result<uint32_t> parse_compute(std::string_view text) {
       (rest.empty() || (rest.starts_with('.') && (rest.remove_prefix(1), take_number(rest, tenths, digits)) &&
                         digits == 1 && rest.empty()));
   const uint64_t milli = 10 * whole + tenths;
-  if (!good || milli < 1 || milli > quota::kWholeGpu) {
+  if (!good || milli < 1 || milli > kWholeGpu) {
     return Error{ErrorCode::invalid,
                  "must be a percentage from 0.1 to 100, in steps of 0.1, such as 25 or 12.5"};
   }
@@ -144,7 +142,7 @@ Result<uint64_t> parse_gpus(std::string_view text) {
   if (read.ec != std::errc() || read.ptr != text.data() + text.size() || !(number >= 0 && number <= 1e9)) {
     return not_one(text, "number of GPUs", "2 or 0.5");
   }
-  return static_cast<uint64_t>(std::llround(number * quota::kWholeGpu));
+  return static_cast<uint64_t>(std::llround(number * kWholeGpu));
 }
 
 std::string milli_text(uint64_t milli) {
@@ -155,7 +153,7 @@ std::string milli_text(uint64_t milli) {
 }
 
 std::string gpus_text(uint64_t milli) {
-  return milli_text(milli) + (milli <= quota::kWholeGpu ? " GPU" : " GPUs");
+  return milli_text(milli) + (milli <= kWholeGpu ? " GPU" : " GPUs");
 }
 
 std::string counted(uint64_t number, const std::string& what) {
@@ -180,4 +178,4 @@ std::string size_text(uint64_t bytes) {
   return std::to_string(bytes);
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -7,7 +7,9 @@
 
 #include "common/result.h"
 
-namespace gpupool::server {
+namespace gpupool {
+
+constexpr uint32_t kWholeGpu = 1000;  // parts of a GPU are counted in thousandths
 
 // Parses a size exactly. ErrorCode::invalid: not a size, not a whole number of bytes, or more than 64 bits.
 Result<uint64_t> parse_size(std::string_view text);
@@ -27,4 +29,4 @@ std::string gpus_text(uint64_t milli);   // "2 GPUs", "0.5 GPU"
 std::string bytes_text(uint64_t bytes);  // rounded: "1.5 GiB", "16.0 EiB"
 std::string counted(uint64_t number, const std::string& what);  // "1 lease", "2 leases"
 
-}  // namespace gpupool::server
+}  // namespace gpupool

@@ -8,7 +8,7 @@
 #include <span>
 #include <system_error>
 
-namespace gpupool::server {
+namespace gpupool {
 namespace {
 
 constexpr std::string_view kPrefix = "sha256:";
@@ -58,4 +58,4 @@ Result<TokenHash> parse_token_hash(std::string_view text) {
   return hash;
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool

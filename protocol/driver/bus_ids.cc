@@ -6,7 +6,7 @@
 
 #include "protocol/driver/cuda_header.h"
 
-namespace gpupool::client {
+namespace gpupool::cuda {
 
 void make_bus_ids_unique(const std::vector<hello::Device*>& devices) {
   for (auto at = devices.begin(); at != devices.end(); ++at) {
@@ -29,4 +29,4 @@ void make_bus_ids_unique(const std::vector<hello::Device*>& devices) {
   }
 }
 
-}  // namespace gpupool::client
+}  // namespace gpupool::cuda

@@ -5,11 +5,11 @@
 
 #include "protocol/control/hello_codec.h"
 
-namespace gpupool::client {
+namespace gpupool::cuda {
 
 // Hosts of the same model have their GPUs at the same bus ids, and programs distinguish GPUs by bus id.
 // Changes the PCI domain, which carries no information here, of duplicates. The result depends only on the
 // servers and their order.
 void make_bus_ids_unique(const std::vector<hello::Device*>& devices);
 
-}  // namespace gpupool::client
+}  // namespace gpupool::cuda

@@ -1,5 +1,5 @@
 // The driver symbols of the library that this header is compiled into: their addresses, and cuGetProcAddress.
-// Only for libraries made with gpupool_cuda_driver() (protocol/calls/CMakeLists.txt), which adds exports.S
+// Only for libraries made with gpupool_cuda_driver() (protocol/CMakeLists.txt), which adds exports.S
 // and the linker flags that this header relies on. Any thread, no state.
 //
 // To override a stub, define the symbol strongly in a source of the library itself, with default visibility

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-namespace gpupool::client {
+namespace gpupool::cuda {
 
 // Returns "GPU-0123abcd-...". `uuid`: 16 bytes.
 inline std::string gpu_uuid_text(const std::string& uuid) {
@@ -18,4 +18,4 @@ inline std::string gpu_uuid_text(const std::string& uuid) {
   return text;
 }
 
-}  // namespace gpupool::client
+}  // namespace gpupool::cuda

@@ -1,5 +1,5 @@
-// Splits a PTX text into tokens, to find its declarations. Internal to protocol/calls. One thread per object;
-// results point into the text.
+// Splits a PTX text into tokens, to find its declarations. Internal to protocol/images. One thread per
+// object; results point into the text.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "client/process/log.h"
 #include "protocol/driver/bus_ids.h"
 #include "protocol/driver/driver_version.h"
 #include "protocol/driver/pci_address.h"
@@ -78,7 +77,7 @@ nvmlReturn_t Library::open() {
   auto opened = open_sources(may_be_empty_);
   if (!opened) {
     close();
-    if (!std::exchange(complained_, true)) client::log_error("NVML: %s", opened.error().message.c_str());
+    if (!std::exchange(complained_, true)) report_failure(opened.error());
     return NVML_ERROR_DRIVER_NOT_LOADED;
   }
   sources_ = std::move(*opened);
@@ -95,7 +94,7 @@ nvmlReturn_t Library::open() {
       devices_.push_back(std::move(device));
     }
   }
-  client::make_bus_ids_unique(described);
+  cuda::make_bus_ids_unique(described);
   for (const auto& device : devices_) {
     const cuda::PciAddress address =
         cuda::parse_pci_address(device->description.pci_bus_id).value_or(cuda::PciAddress{});

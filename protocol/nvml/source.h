@@ -37,4 +37,7 @@ class Source {
 // none instead of an error.
 Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty);
 
+// Tells the user on stderr why the sources cannot be opened; defined by each library. Called once.
+void report_failure(const Error& error);
+
 }  // namespace gpupool::nvml

@@ -59,7 +59,7 @@ struct Key {
 
 Read size(void (pool::Request::*set)(uint64_t)) {
   return [set](const std::string& text, PoolAddress& out) {
-    const auto bytes = server::parse_memory(text);
+    const auto bytes = parse_memory(text);
     if (!bytes || *bytes == 0) return false;
     (out.request.*set)(*bytes);
     return true;
@@ -177,7 +177,7 @@ Result<void> read_pair(const std::string& pair, std::map<std::string, bool>& see
       equals == std::string::npos ? Result<std::string>(std::string()) : decoded(pair.substr(equals + 1));
   if (!value) return value.error();
   if (key->second.read(*value, out)) return {};
-  if (const auto bytes = server::parse_memory(*value); key->second.must_be == kSize && !bytes)
+  if (const auto bytes = parse_memory(*value); key->second.must_be == kSize && !bytes)
     return wrong(name + ": " + bytes.error().message);
   return wrong(name + " must be " + key->second.must_be + ", not '" + *value + "'");
 }

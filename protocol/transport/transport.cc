@@ -9,13 +9,12 @@
 
 #include "protocol/transport/backend.h"
 #include "protocol/transport/deadline.h"
+#include "protocol/transport/rdma_backend.h"
 #include "protocol/transport/shm/connection.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/transport/tcp/listener.h"
 #include "protocol/transport/tls/connection.h"
-#include "rdma/connection.h"
-#include "rdma/listener.h"
 
 namespace gpupool::transport {
 namespace {

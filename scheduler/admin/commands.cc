@@ -28,7 +28,7 @@ void warn_of_memory(PooldClient& poold, const Quota& changes) {
   if (most == 0 || changes.memory_bytes() <= most) return;
   std::fprintf(stderr,
                "pool-admin: warning: memory=%s has no effect: no GPU of this poold has more than %s\n",
-               server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
+               size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
 }
 
 // Throws if poold has no tenant of this name, neither configured nor with earlier sessions.

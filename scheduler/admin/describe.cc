@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 std::string part_text(uint32_t milli) {
-  return server::percent_text(milli) + " %";
+  return percent_text(milli) + " %";
 }
 
 std::string age_text(int64_t started_ms) {
@@ -232,8 +232,8 @@ std::string health_text(const Poold& poold) {
   text += "workers: " + std::to_string(poold.workers_idle()) + " idle, " +
           std::to_string(poold.workers_starting()) + " starting, " +
           std::to_string(poold.worker_start_failures()) + " failed to start; " +
-          server::counted(poold.clients_waiting(), "client") + " waiting\n";
-  text += "rejected handshakes: " + server::counted(poold.handshake_failures(), "connection") + "\n";
+          counted(poold.clients_waiting(), "client") + " waiting\n";
+  text += "rejected handshakes: " + counted(poold.handshake_failures(), "connection") + "\n";
   const ImageCache& cache = poold.image_cache();
   text += "module images: " + std::to_string(cache.images()) + " in " + bytes_text(cache.bytes()) + " of " +
           bytes_text(cache.capacity_bytes()) + ", " + std::to_string(cache.hits()) + " hits, " +
@@ -245,7 +245,7 @@ std::string health_text(const Poold& poold) {
       (pool.scheduler().empty() ? "not registered with a scheduler" +
                                       (pool.away_because().empty() ? "" : " (" + pool.away_because() + ")")
                                 : "registered with " + pool.scheduler()) +
-      " for " + age_text(pool.since_ms()) + ", " + server::counted(pool.leases(), "lease") + "\n";
+      " for " + age_text(pool.since_ms()) + ", " + counted(pool.leases(), "lease") + "\n";
   if (!pool.fenced_because().empty()) text += "fenced: " + pool.fenced_because() + "\n";
   if (std::abs(pool.clock_skew_ms()) > 5'000)
     text +=

@@ -8,7 +8,6 @@
 
 namespace gpupool::admin {
 
-using server::bytes_text;
 std::string duration_text(std::chrono::milliseconds time);  // "2h 05m"
 std::string seconds_text(uint64_t nanoseconds);             // "12.3 s"
 // limit_text(), rate_text() and count_text() return "-" for 0, which means unlimited.

@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "common/settings/command_line.h"
+#include "common/version.h"
 #include "scheduler/admin/commands.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/command_line.h"
 #include "scheduler/admin/top.h"
-#include "server/version.h"
 
 namespace {
 
@@ -82,7 +82,7 @@ bool is_for_pool(int count, char** words) {
 int run(int count, char** words) {
   CLI::App app(kAbout, "pool-admin");
   app.footer(kNotes);
-  app.set_version_flag("--version", std::string("pool-admin ") + gpupool::server::kVersion);
+  app.set_version_flag("--version", std::string("pool-admin ") + gpupool::kVersion);
   app.require_subcommand(1);
   app.fallthrough();  // allow --poold and --json after the command
   std::string where;

@@ -40,7 +40,7 @@ Read count(void (Quota::*set)(uint32_t)) {
 }
 
 Result<void> compute(const std::string& value, Quota& quota) {
-  const auto milli = server::parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
+  const auto milli = parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
   if (!milli) return milli.error();
   quota.set_compute_milli(*milli);
   return {};
@@ -72,17 +72,17 @@ Result<void> priority(const std::string& value, Quota& quota) {
 
 const std::map<std::string, Read>& keys() {
   static const std::map<std::string, Read> all{
-      {"memory", bytes(&Quota::set_memory_bytes, &server::parse_memory)},
-      {"guaranteed-memory", bytes(&Quota::set_guaranteed_memory_bytes, &server::parse_memory)},
+      {"memory", bytes(&Quota::set_memory_bytes, &parse_memory)},
+      {"guaranteed-memory", bytes(&Quota::set_guaranteed_memory_bytes, &parse_memory)},
       {"compute", compute},
       {"mode", mode},
       {"priority", priority},
-      {"bandwidth-to-device", bytes(&Quota::set_to_device_bytes_per_second, &server::parse_rate)},
-      {"bandwidth-to-host", bytes(&Quota::set_to_host_bytes_per_second, &server::parse_rate)},
+      {"bandwidth-to-device", bytes(&Quota::set_to_device_bytes_per_second, &parse_rate)},
+      {"bandwidth-to-host", bytes(&Quota::set_to_host_bytes_per_second, &parse_rate)},
       {"sessions", count(&Quota::set_sessions)},
       {"streams", count(&Quota::set_streams)},
       {"modules", count(&Quota::set_modules)},
-      {"queued-bytes", bytes(&Quota::set_queued_bytes, &server::parse_size)},
+      {"queued-bytes", bytes(&Quota::set_queued_bytes, &parse_size)},
   };
   return all;
 }
@@ -108,7 +108,7 @@ Result<Quota> read_quota_words(const std::vector<std::string>& words) {
       return Error{ErrorCode::invalid,
                    "unknown quota key '" + key + "'; valid keys: " + names +
                        (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT"
-                                : server::suggestion(key, all))};
+                                : suggestion(key, all))};
     }
     if (!seen.insert(key).second) return Error{ErrorCode::invalid, "'" + key + "' is given twice"};
     if (const auto read = known->second(word.substr(at + 1), quota); !read) {

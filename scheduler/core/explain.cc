@@ -8,16 +8,11 @@
 namespace gpupool::scheduler {
 namespace {
 
-using server::bytes_text;
-using server::counted;
-using server::gpus_text;
-using server::milli_text;
-using server::size_text;
 
 std::string text_of(const Demand& demand) {
   std::string text = gpus_text(uint64_t{demand.gpus} * kWholeGpu);
   if (demand.milli < kWholeGpu)
-    text = server::percent_text(demand.milli) + (demand.gpus == 1 ? " % of " : " % of each of ") + text;
+    text = percent_text(demand.milli) + (demand.gpus == 1 ? " % of " : " % of each of ") + text;
   if (demand.memory > 0) text += " with " + size_text(demand.memory) + (demand.gpus == 1 ? "" : " each");
   if (!demand.models.empty()) {
     text += " of model ";

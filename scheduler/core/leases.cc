@@ -42,8 +42,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   if (const auto why = never_within_memory(demand, whose); why && settled(now))
     return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
-    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " +
-                                            server::counted(whose.waiting, "request") +
+    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + counted(whose.waiting, "request") +
                                             " in the queue, which is the limit of its quota");
   }
   WaitingRequest waiter;

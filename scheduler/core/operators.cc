@@ -10,7 +10,6 @@
 namespace gpupool::scheduler {
 namespace {
 
-using server::counted;
 
 Error unknown(const std::string& what) {
   return {ErrorCode::unavailable, what};

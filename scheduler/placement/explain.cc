@@ -8,7 +8,6 @@
 namespace gpupool::placement {
 namespace {
 
-using server::counted;
 
 std::string amount(uint64_t bytes) {
   constexpr uint64_t kMib = 1 << 20;
@@ -38,10 +37,10 @@ const char* obstacle(const NodeState& state, const Shape& shape) {
 std::string wanted(const Request& request) {
   std::string text;
   if (request.gpus == 0)
-    return server::milli_text(request.cpu_milli) + " processors and " +
+    return milli_text(request.cpu_milli) + " processors and " +
            amount(static_cast<uint64_t>(request.host_memory));
   text = counted(static_cast<uint64_t>(request.gpus), request.milli == kWholeGpu ? "whole GPU" : "GPU share");
-  if (request.milli != kWholeGpu) text += " of " + server::milli_text(request.milli);
+  if (request.milli != kWholeGpu) text += " of " + milli_text(request.milli);
   if (request.memory_bytes > 0) text += " with " + amount(request.memory_bytes);
   if (!request.models.empty()) {
     text += " of model ";
@@ -142,7 +141,7 @@ Explanation Placer::explain(const Request& request) const {
   for (size_t i = 0; i < parts.size(); ++i)
     out.text += (i == 0 ? ": " : ", ") + counted(parts[i].first, "node") + " " + parts[i].second;
   if (out.ever && request.gpus == 1 && request.milli < kWholeGpu)
-    out.text += "; the largest free share is " + server::milli_text(most_share);
+    out.text += "; the largest free share is " + milli_text(most_share);
   return out;
 }
 

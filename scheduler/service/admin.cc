@@ -4,7 +4,7 @@
 
 #include "common/text/names.h"
 #include "common/text/printable.h"
-#include "server/version.h"
+#include "common/version.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -102,7 +102,7 @@ void make_printable(pool::Waiting& waiting) {
 
 pool::PoolState pool_state(Engine& engine) {
   pool::PoolState state = engine.core().view_pool();
-  state.set_version(server::kVersion);
+  state.set_version(kVersion);
   state.set_leader(true);
   state.set_term(engine.term());
   state.set_store(engine.store().describe());

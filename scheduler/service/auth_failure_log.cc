@@ -19,10 +19,10 @@ std::string peer_of_call(const grpc::CallbackServerContext& context) {
   address.erase(0, address.find(':') + 1);
   replace_all(address, "%5B", "[");
   replace_all(address, "%5D", "]");
-  return server::peer_of(address);
+  return peer_of(address);
 }
 
-AuthFailureLog::AuthFailureLog(asio::io_context& context, server::AuditFile& audit)
+AuthFailureLog::AuthFailureLog(asio::io_context& context, AuditFile& audit)
     : audit_(audit), suppressed_(context, [this](uint64_t count) {
         log::warning("callers_refused_too", {{"count", count}});
         audit_.append_if_room("callers_refused_too", {{"count", count}});

@@ -18,7 +18,7 @@ std::string peer_of_call(const grpc::CallbackServerContext& context);
 
 class AuthFailureLog {
  public:
-  AuthFailureLog(asio::io_context& context, server::AuditFile& audit);
+  AuthFailureLog(asio::io_context& context, AuditFile& audit);
 
   // Counts a call that ends with `status` if that is UNAUTHENTICATED or PERMISSION_DENIED; ignores others.
   void note(const std::string& peer, const grpc::Status& status);
@@ -27,10 +27,10 @@ class AuthFailureLog {
   void finish() { suppressed_.finish(); }
 
  private:
-  server::AuditFile& audit_;
-  server::PeerRates rates_{{.burst = 10, .per_second = 1}};
-  server::TokenBucket all_{{.burst = 200, .per_second = 20}};
-  server::SuppressedEvents suppressed_;
+  AuditFile& audit_;
+  PeerRates rates_{{.burst = 10, .per_second = 1}};
+  TokenBucket all_{{.burst = 200, .per_second = 20}};
+  SuppressedEvents suppressed_;
   uint64_t count_ = 0;
 };
 

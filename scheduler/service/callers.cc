@@ -66,17 +66,16 @@ Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuo
     quota.set_compute_milli(static_cast<uint64_t>(std::llround(*number * kWholeGpu)));
     return {};
   }
-  if (key == "memory")
-    return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_memory);
+  if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, parse_memory);
   if (key == "leases") return set([&](uint64_t n) { quota.set_leases(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "waiting") return set([&](uint64_t n) { quota.set_waiting(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "weight") return set([&](uint64_t n) { quota.set_weight(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "sessions")
     return set([&](uint64_t n) { quota.set_sessions(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "bandwidth_to_device")
-    return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, server::parse_rate);
+    return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, parse_rate);
   if (key == "bandwidth_to_host")
-    return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, server::parse_rate);
+    return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, parse_rate);
   if (key == "highest_priority") {
     const auto named = pool::parse_priority(node.value_exact<std::string>().value_or(""));
     if (!named) return wrong(std::string("must be ") + pool::kPriorityNames);
@@ -95,7 +94,7 @@ Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuo
                                                   "bandwidth_to_host"};
   std::string names;
   for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
-  return wrong("unknown key; valid keys: " + names + server::suggestion(key, keys));
+  return wrong("unknown key; valid keys: " + names + suggestion(key, keys));
 }
 
 Result<pool::TenantQuota> read_quota(const toml::node& node) {
@@ -113,15 +112,15 @@ Result<pool::TenantQuota> read_quota(const toml::node& node) {
 
 struct CallerEntry {
   std::string name;
-  std::vector<server::TokenHash> tokens, retired_tokens;
+  std::vector<TokenHash> tokens, retired_tokens;
   pool::TenantQuota quota;
 };
 
-Result<void> read_tokens(const toml::node& node, std::vector<server::TokenHash>& tokens) {
+Result<void> read_tokens(const toml::node& node, std::vector<TokenHash>& tokens) {
   const toml::array* const list = node.as_array();
   if (!list) return wrong("must be an array");
   for (const toml::node& one : *list) {
-    const auto hash = server::parse_token_hash(one.value_exact<std::string>().value_or(""));
+    const auto hash = parse_token_hash(one.value_exact<std::string>().value_or(""));
     if (!hash) return hash.error();
     tokens.push_back(*hash);
   }
@@ -184,8 +183,7 @@ Result<Callers> Callers::read(const toml::table& file) {
 
 Result<const Caller*> Callers::find(const std::string& token, Role role) const {
   if (token.empty()) return Error{ErrorCode::refused, "authentication required: " + token_needed(role)};
-  const auto found =
-      token.size() < server::kShortestToken ? by_token_.end() : by_token_.find(server::hash_token(token));
+  const auto found = token.size() < kShortestToken ? by_token_.end() : by_token_.find(hash_token(token));
   if (found == by_token_.end())
     return Error{ErrorCode::refused, "authentication failed: unknown token; " + token_needed(role)};
   if (found->second.role != role)
@@ -199,7 +197,7 @@ Result<std::string> Callers::find_tenant(const std::string& token, const std::st
   if (!has_tokens()) {
     const std::string wished = !name.empty()          ? name
                                : tenants_.size() == 1 ? tenants_[0].name
-                                                      : server::kDefaultTenant;
+                                                      : kDefaultTenant;
     const bool known = std::any_of(tenants_.begin(), tenants_.end(),
                                    [&](const auto& tenant) { return tenant.name == wished; });
     if (!known) return Error{ErrorCode::invalid, "unknown tenant '" + brief_name(wished) + "'"};

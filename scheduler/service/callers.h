@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/result.h"
+#include "common/token/token.h"
 #include "scheduler/core/core.h"
-#include "server/tenants/tenant.h"
 
 namespace gpupool::scheduler {
 
@@ -47,8 +47,8 @@ class Callers {
  private:
   Result<const Caller*> find(const std::string& token, Role role) const;
 
-  std::vector<ConfiguredTenant> tenants_{{server::kDefaultTenant, {}}};
-  std::map<server::TokenHash, Caller> by_token_;
+  std::vector<ConfiguredTenant> tenants_{{kDefaultTenant, {}}};
+  std::map<TokenHash, Caller> by_token_;
 };
 
 }  // namespace gpupool::scheduler

@@ -15,14 +15,13 @@
 #include "common/files/port_file.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
+#include "common/version.h"
 #include "protocol/lease/token.h"
 #include "scheduler/service/admin.h"
 #include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
 #include "scheduler/service/streams.h"
 #include "scheduler/web/page.h"
-#include "server/poold/admin/metrics.h"
-#include "server/version.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -69,7 +68,7 @@ Result<ListenAddress> resolve(const std::string& listen) {
                                                               asio::ip::tcp::resolver::passive, status);
   if (status) return wrong(status.message());
   const asio::ip::tcp::endpoint endpoint = *found.begin();
-  return ListenAddress{server::text_of(endpoint), endpoint.address().is_loopback()};
+  return ListenAddress{text_of(endpoint), endpoint.address().is_loopback()};
 }
 
 // Resolves the address to listen on. ErrorCode::invalid: it is malformed, or not allowed without TLS, tokens
@@ -105,12 +104,12 @@ class Daemon {
     if (const auto opened = engine_.open_audit(); !opened) return fail(opened.error().message);
     if (const auto served = serve(); !served) return fail(served.error().message);
     if (!options_.metrics.empty()) {
-      auto http = server::HttpServer::listen(context_, options_.metrics,
-                                             [this](const std::string& path) { return answer(path); });
+      auto http = HttpServer::listen(context_, options_.metrics,
+                                     [this](const std::string& path) { return answer(path); });
       if (!http) return fail(http.error().message);
       http_ = std::move(*http);
       note_history();
-      log::info("metrics", {{"url", "http://" + server::text_of(http_->endpoint()) + "/metrics"}});
+      log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
       if (!http_->endpoint().address().is_loopback()) {
         log::warning("metrics_open", {{"reason",
                                        "anyone who can connect to this address can read the names and usage "
@@ -121,13 +120,12 @@ class Daemon {
     await_reload_signal();
     engine_.start(options_.address.empty() ? address_ : options_.address);
     if (!options_.port_file.empty()) {
-      if (const auto written = server::write_port_file(options_.port_file, static_cast<uint16_t>(port_));
-          !written)
+      if (const auto written = write_port_file(options_.port_file, static_cast<uint16_t>(port_)); !written)
         return fail(written.error().message);
     }
     log::info("listening", {{"address", address_},
                             {"tls", options_.tls.certificate.empty() ? "no" : "yes"},
-                            {"version", server::kVersion},
+                            {"version", kVersion},
                             {"key", lease::hexadecimal(engine_.key().public_key().id())}});
     context_.run();
     if (!options_.port_file.empty()) ::unlink(options_.port_file.c_str());
@@ -172,15 +170,14 @@ class Daemon {
     return {};
   }
 
-  server::HttpResponse answer(const std::string& path) {
+  HttpResponse answer(const std::string& path) {
     if (path == "/metrics") {
       return {200, engine_.leads() ? metrics_text(take_snapshot(engine_)) : metrics_text_of_follower(),
-              server::kMetricsType};
+              kMetricsType};
     }
     if (path == "/healthz") return {200, "ok\n"};
     if (path == "/readyz")
-      return engine_.leads() ? server::HttpResponse{200, "leader\n"}
-                             : server::HttpResponse{503, "not the leader\n"};
+      return engine_.leads() ? HttpResponse{200, "leader\n"} : HttpResponse{503, "not the leader\n"};
     if (path == "/") return {200, pool::page_html(), "text/html; charset=utf-8"};
     if (path == "/pool.json") {
       if (!engine_.leads()) return {503, "this scheduler is not the leader\n"};
@@ -259,7 +256,7 @@ class Daemon {
   LeasesService leases_;
   NodesService nodes_;
   AdminService admin_;
-  std::unique_ptr<server::HttpServer> http_;
+  std::unique_ptr<HttpServer> http_;
   std::optional<Certificates> certificates_;  // null: no TLS
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;

@@ -75,7 +75,7 @@ class Engine {
   // is called after that, or with false if they could not be stored.
   void flush(std::function<void(bool)> on_stored = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
-  server::AuditFile::Counts audit_counts() const { return audit_.counts(); }
+  AuditFile::Counts audit_counts() const { return audit_.counts(); }
   AuthFailureLog& auth_failures() { return auth_failures_; }
 
   Stream add(LeaseStream& stream);
@@ -104,7 +104,7 @@ class Engine {
   const lease::SigningKey key_;
   const LeaseCredentials credentials_;
   Callers callers_;
-  server::AuditFile audit_;
+  AuditFile audit_;
   AuthFailureLog auth_failures_;
   const std::chrono::milliseconds return_time_;
   std::string address_;

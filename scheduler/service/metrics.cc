@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "common/http/metrics_page.h"
-#include "server/version.h"
+#include "common/version.h"
 
 namespace gpupool::scheduler {
 namespace {
 
-using server::MetricsPage;
 
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -108,7 +107,7 @@ void add_tenants(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
 }
 
 void add_scheduler(bool leads, MetricsPage& page) {
-  page.gauge("pool_build_info", "Always 1.").add({{"version", server::kVersion}}, 1);
+  page.gauge("pool_build_info", "Always 1.").add({{"version", kVersion}}, 1);
   page.gauge("pool_leader", "1 if this scheduler is the leader.", leads ? 1 : 0);
 }
 

@@ -8,7 +8,8 @@
 #include "common/settings/command_line.h"
 #include "common/settings/toml_values.h"
 #include "common/token/token.h"
-#include "server/version.h"
+#include "common/version.h"
+#include "protocol/transport/tls/toml_options.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -50,9 +51,9 @@ EarlyExit print_public_key(const std::string& path, const std::string& option) {
 }
 
 EarlyExit print_token() {
-  const auto token = server::make_token();
+  const auto token = make_token();
   if (!token) return failure(token.error().message);
-  return print(*token + "\ntokens = [\"" + server::hash_text(server::hash_token(*token)) + "\"]\n");
+  return print(*token + "\ntokens = [\"" + hash_text(hash_token(*token)) + "\"]\n");
 }
 
 Result<void> read_key(std::string_view key, const toml::node& node, Options& options) {
@@ -111,7 +112,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   double return_seconds = 0;
   CLI::App app(kAbout, "pool-scheduler");
   app.footer(kNotes);
-  app.set_version_flag("--version", std::string("pool-scheduler ") + server::kVersion);
+  app.set_version_flag("--version", std::string("pool-scheduler ") + kVersion);
   app.add_option("--listen", given.listen, "HOST:PORT to listen on (port 0: any free port) [127.0.0.1:9800]");
   app.add_option("--address", given.address,
                  "HOST:PORT that the pool's other schedulers advertise for this one [--listen]");

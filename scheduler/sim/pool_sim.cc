@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "common/settings/command_line.h"
+#include "common/version.h"
 #include "scheduler/sim/report.h"
 #include "scheduler/sim/synthetic.h"
-#include "server/version.h"
 
 namespace {
 
@@ -97,7 +97,7 @@ int simulate(const Options& options) {
 int run(int count, char** words) {
   CLI::App app(kAbout, "pool-sim");
   app.footer(kNotes);
-  app.set_version_flag("--version", std::string("pool-sim ") + server::kVersion);
+  app.set_version_flag("--version", std::string("pool-sim ") + kVersion);
   Options options;
   const auto is_policy = [](const std::string& name) {
     return placement::policy_named(name)

@@ -12,8 +12,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "server/worker/sandbox/sandbox.h"
-
 #ifndef SYS_landlock_create_ruleset
 #define SYS_landlock_create_ruleset 444
 #define SYS_landlock_add_rule 445

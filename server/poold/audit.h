@@ -1,6 +1,6 @@
 // Records who used this host's GPUs, when and how much: a structured line for each session's start and end
-// and for each refused client, in poold's log and optionally in a JSON file (log/audit_file.h). The daemon
-// and the admin service use it on poold's thread.
+// and for each refused client, in poold's log and optionally in a JSON file (common/log/audit_file.h). The
+// daemon and the admin service use it on poold's thread.
 #pragma once
 #include <span>
 #include <string>

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/settings/toml_values.h"
+#include "protocol/transport/tls/toml_options.h"
 #include "server/poold/options.h"
 #include "server/tenants/tenants_file.h"
 

@@ -22,6 +22,7 @@
 #include "common/admission/suppressed_events.h"
 #include "common/files/port_file.h"
 #include "common/log/log.h"
+#include "common/version.h"
 #include "protocol/control/admin_address.h"
 #include "protocol/environment.h"
 #include "protocol/transport/loopback.h"
@@ -39,7 +40,6 @@
 #include "server/poold/workers/checkpoints.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/sockets/descriptor_closer.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 namespace {

@@ -9,9 +9,9 @@
 #include "common/settings/command_line.h"
 #include "common/settings/toml_values.h"
 #include "common/token/token.h"
+#include "common/version.h"
 #include "protocol/transport/rdma_options.h"
 #include "server/poold/networks.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 namespace {

@@ -47,7 +47,7 @@ struct ServerOptions {
   // Host memory for checkpointed sessions' device memory; 0: no checkpoints.
   unsigned host_memory_for_checkpoints_mib = half_of_host_memory_mib();
   std::chrono::milliseconds hello_timeout{5'000};
-  unsigned connections_per_second = 4096;  // of one peer (admission/peer.h)
+  unsigned connections_per_second = 4096;  // of one peer (common/admission/peer.h)
   std::chrono::milliseconds dead_peer_timeout{15'000};
   // A session that does not return a GPU when asked loses its turn after this time.
   std::chrono::milliseconds turn_limit{1'000};
@@ -55,8 +55,8 @@ struct ServerOptions {
   log::Format log_format = log::Format::text;
   // Users for workers if poold is root (WorkerUsers); empty: workers stay root.
   std::string worker_users = "nobody";
-  WorkerLimits worker_limits;     // applied if poold's cgroup is delegated to it (confinement/cgroups.h)
-  bool users_at_paths = false;    // user IDs also authenticate tenants on shm:///PATH sockets
+  WorkerLimits worker_limits;   // applied if poold's cgroup is delegated to it (server/confinement/cgroups.h)
+  bool users_at_paths = false;  // user IDs also authenticate tenants on shm:///PATH sockets
   Sandbox sandbox = Sandbox::on;  // how workers are confined (server/worker/sandbox/sandbox.h)
   bool check_host = false;        // --check-host: print which confinement layers are effective, and exit
   std::string peers;      // Networks that copies between servers may use; never empty after parse_options()

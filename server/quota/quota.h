@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 
+#include "common/text/units.h"
+
 namespace gpupool::quota {
 
 enum class Mode : uint32_t {
@@ -18,7 +20,7 @@ inline const char* name_of(Mode mode) {
 
 enum class Priority : uint32_t { best_effort, normal, latency_critical };
 
-constexpr uint32_t kWholeGpu = 1000;  // thousandths
+using gpupool::kWholeGpu;
 
 // Limits that apply if a quota limits memory but not these counts: each session, stream and module takes
 // device memory that only the driver accounts for.

@@ -2,18 +2,14 @@
 #pragma once
 #include <sys/types.h>
 
-#include <array>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "common/token/token.h"
 #include "server/quota/quota.h"
 
 namespace gpupool::server {
-
-using TokenHash = std::array<unsigned char, 32>;  // SHA-256
-
-constexpr const char* kDefaultTenant = "default";
 
 struct Tenant {
   std::string name;

@@ -23,15 +23,16 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "common/version.h"
 #include "protocol/environment.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/tls/context.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/peers.h"
 #include "server/confinement/cgroups.h"
+#include "server/confinement/landlock.h"
 #include "server/confinement/namespaces.h"
 #include "server/handover/handover.h"
-#include "server/version.h"
 #include "server/worker/device/device_description.h"
 #include "server/worker/device/device_library.h"
 #include "server/worker/memory/memory_use.h"
@@ -184,7 +185,7 @@ compression::Policy requested_compression(const std::string& hello) {
 Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline deadline) {
   control::HelloReply welcome;
   welcome.set_protocol_version(wire::kProtocolVersion);
-  welcome.set_server_version(server::kVersion);
+  welcome.set_server_version(kVersion);
   if (auto sent = send_reply(connection, welcome, deadline); !sent) return sent;
   return connection.upgrade(transport::Side::server, deadline);
 }
@@ -220,7 +221,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   control::HelloReply reply;
   reply.set_status(control::HelloReply::OK);
   reply.set_protocol_version(wire::kProtocolVersion);
-  reply.set_server_version(server::kVersion);
+  reply.set_server_version(kVersion);
   reply.set_driver_version(library.driver_version());
   reply.set_session_id(std::string(header.session_id.data(), header.session_id.size()));
   reply.set_resume_token(std::string(header.resume_token.data(), header.resume_token.size()));

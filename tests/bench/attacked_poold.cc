@@ -16,14 +16,13 @@ namespace {
 using testing::PooldProcess;
 
 std::string made_token() {
-  const auto token = server::make_token();
+  const auto token = make_token();
   if (!token) throw std::runtime_error(token.error().message);
   return *token;
 }
 
 std::string tenant(const std::string& name, const std::string& token) {
-  return "[[tenant]]\nname = \"" + name + "\"\ntokens = [\"" + server::hash_text(server::hash_token(token)) +
-         "\"]\n";
+  return "[[tenant]]\nname = \"" + name + "\"\ntokens = [\"" + hash_text(hash_token(token)) + "\"]\n";
 }
 
 // Returns the number after "NAME " at the start of a line.

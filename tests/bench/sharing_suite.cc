@@ -41,11 +41,11 @@ class Shared {
   Shared(const SharingSuite& suite, const std::vector<std::string>& quotas, Environment more = {}) {
     std::string config;
     for (const std::string& quota : quotas) {
-      const auto token = server::make_token();
+      const auto token = make_token();
       if (!token) throw std::runtime_error(token.error().message);
       tokens_.push_back(*token);
       config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" +
-                server::hash_text(server::hash_token(*token)) + "\"]\n[tenant.quota]\n" + quota + "\n";
+                hash_text(hash_token(*token)) + "\"]\n[tenant.quota]\n" + quota + "\n";
     }
     more.merge(device_environment());
     more["SOFTGPU_INSTANCE"] = "bench-sharing";

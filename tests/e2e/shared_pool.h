@@ -18,10 +18,9 @@ class SharedPool {
   explicit SharedPool(const std::vector<std::string>& quotas, const Environment& softgpu = {}) {
     std::string config;
     for (const std::string& quota : quotas) {
-      tokens_.push_back(*server::make_token());
+      tokens_.push_back(*make_token());
       config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" +
-                server::hash_text(server::hash_token(tokens_.back())) + "\"]\n[tenant.quota]\n" + quota +
-                "\n";
+                hash_text(hash_token(tokens_.back())) + "\"]\n[tenant.quota]\n" + quota + "\n";
     }
     pool_ = std::make_unique<Pool>(softgpu,
                                    std::vector<std::string>{"--config", folder_.write("poold.toml", config)});

@@ -7,7 +7,7 @@
 #include "common/http/http_request.h"
 #include "common/text/printable.h"
 
-using namespace gpupool::server;
+using namespace gpupool;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

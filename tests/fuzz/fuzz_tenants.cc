@@ -7,6 +7,7 @@
 #include "common/text/units.h"
 #include "server/tenants/tenants_file.h"
 
+using namespace gpupool;
 using namespace gpupool::server;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -10,6 +10,7 @@
 #include "server/tenants/tenants_file.h"
 #include "tests/fuzz/input.h"
 
+using namespace gpupool;
 using namespace gpupool::server;
 
 namespace {

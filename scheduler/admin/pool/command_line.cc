@@ -6,13 +6,12 @@
 #include <functional>
 #include <new>
 
-#include "client/process/settings.h"
 #include "common/settings/command_line.h"
+#include "common/version.h"
 #include "protocol/environment.h"
 #include "protocol/scheduler/channel.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
-#include "server/version.h"
 
 namespace gpupool::admin {
 namespace {
@@ -37,10 +36,12 @@ PoolClient::Settings settings_of(const std::string& where, const std::string& to
   if (!token_file.empty() && !set_environment("GPUPOOL_TOKEN_FILE", token_file)) throw std::bad_alloc();
   auto address = lease_client::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
   if (!address) throw Failure(kExitUsage, "--scheduler: " + address.error().message);
-  client::Settings environment = client::settings_from_environment();
-  if (const auto checked = lease_client::check_files(environment.tls); !checked)
+  auto token = token_from_environment(
+      [](const std::string& mistake) { std::fprintf(stderr, "pool-admin: %s\n", mistake.c_str()); });
+  auto tls = tls_from_environment();
+  if (const auto checked = lease_client::check_files(tls); !checked)
     throw Failure(kExitUsage, checked.error().message);
-  return {std::move(*address), std::move(environment.token), std::move(environment.tls)};
+  return {std::move(*address), std::move(token), std::move(tls)};
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ PoolClient::Settings settings_of(const std::string& where, const std::string& to
 int run_for_pool(int count, char** words) {
   CLI::App app(kAbout, "pool-admin");
   app.footer(kNotes);
-  app.set_version_flag("--version", std::string("pool-admin ") + server::kVersion);
+  app.set_version_flag("--version", std::string("pool-admin ") + kVersion);
   app.require_subcommand(1);
   app.fallthrough();  // allow options after the command
   std::string where, token_file;

@@ -133,7 +133,7 @@ Exit PoolCommands::drain(const std::string& node, const std::string& reason, boo
   if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
   const auto state = scheduler_.call(&Stub::Drain, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(node + " is drained: no new leases; " + server::counted(state.leases(), "lease") +
+  return print(node + " is drained: no new leases; " + counted(state.leases(), "lease") +
                (evict ? " ending\n" : " not affected\n"));
 }
 
@@ -151,7 +151,7 @@ Exit PoolCommands::remove_node(const std::string& node) {
   request.set_node(printable(node));
   const auto reply = scheduler_.call(&Stub::RemoveNode, request);
   if (json_) return print(line_of({{"node", node}, {"leases_ended", reply.leases_ended()}}));
-  return print(node + " was removed with " + server::counted(reply.leases_ended(), "lease") + "\n");
+  return print(node + " was removed with " + counted(reply.leases_ended(), "lease") + "\n");
 }
 
 Exit PoolCommands::trust_gpu(const std::string& node, const std::string& gpu) {

@@ -26,7 +26,7 @@ std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnaps
 
 // Converts thousandths to a number of GPUs: "0.5", "2".
 inline std::string gpus_of(uint64_t compute_milli) {
-  return server::milli_text(compute_milli);
+  return milli_text(compute_milli);
 }
 
 }  // namespace gpupool::admin

@@ -55,7 +55,7 @@ Read<T> number(void (T::*set)(uint32_t), double unit = 1) {
 }
 
 Result<void> gpus(const std::string& value, TenantQuota& out) {
-  const auto milli = value == kUnlimited ? Result<uint64_t>(0) : server::parse_gpus(value);
+  const auto milli = value == kUnlimited ? Result<uint64_t>(0) : parse_gpus(value);
   if (!milli) return milli.error();
   out.set_compute_milli(*milli);
   return {};
@@ -82,11 +82,10 @@ Result<void> placement(const std::string& value, Policy& out) {
 // Explains how a pool's quota expresses a key of a poold's quota; empty for other keys.
 std::string hint_for_poold_key(const std::string& key, const std::string& value) {
   if (key != "compute") return "";
-  const auto milli = server::parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
+  const auto milli = parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
   return "; a pool's quota is a number of GPUs" +
-         (milli
-              ? ": " + server::percent_text(*milli) + " percent of one is gpus=" + server::milli_text(*milli)
-              : ", like gpus=0.5");
+         (milli ? ": " + percent_text(*milli) + " percent of one is gpus=" + milli_text(*milli)
+                : ", like gpus=0.5");
 }
 
 template <class T>
@@ -105,7 +104,7 @@ Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys,
       for (const auto& [name, read] : keys) names += (names.empty() ? "" : ", ") + name, all.push_back(name);
       const std::string hint = hint_for_poold_key(key, word.substr(at + 1));
       return wrong(what + ": unknown key '" + key + "'; valid keys: " + names +
-                   (hint.empty() || !keys.contains("gpus") ? server::suggestion(key, all) : hint));
+                   (hint.empty() || !keys.contains("gpus") ? suggestion(key, all) : hint));
     }
     if (!seen.insert(key).second) return wrong("'" + key + "' is given twice");
     if (const auto read = known->second(word.substr(at + 1), out); !read)
@@ -119,13 +118,13 @@ Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys,
 Result<TenantQuota> read_tenant_quota(const std::vector<std::string>& words) {
   static const Keys<TenantQuota> keys{
       {"gpus", gpus},
-      {"memory", bytes(&TenantQuota::set_memory_bytes, &server::parse_memory)},
+      {"memory", bytes(&TenantQuota::set_memory_bytes, &parse_memory)},
       {"leases", number(&TenantQuota::set_leases)},
       {"waiting", number(&TenantQuota::set_waiting)},
       {"weight", number(&TenantQuota::set_weight)},
       {"highest-priority", priority},
-      {"bandwidth-to-device", bytes(&TenantQuota::set_to_device_bytes_per_second, &server::parse_rate)},
-      {"bandwidth-to-host", bytes(&TenantQuota::set_to_host_bytes_per_second, &server::parse_rate)},
+      {"bandwidth-to-device", bytes(&TenantQuota::set_to_device_bytes_per_second, &parse_rate)},
+      {"bandwidth-to-host", bytes(&TenantQuota::set_to_host_bytes_per_second, &parse_rate)},
       {"sessions", number(&TenantQuota::set_sessions)},
   };
   return read_words(words, keys, "a tenant's quota");

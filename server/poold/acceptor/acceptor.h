@@ -3,8 +3,8 @@
 //
 // Runs on poold's thread; steps of TLS handshakes run on another one (tls_handshake_queue.h). Connections are
 // untrusted: their size, duration and number are limited, and so are the number and rate of each peer
-// (admission/peer.h). At the limit the peer with the most connections loses its oldest, so no peer can lock
-// out others.
+// (common/admission/peer.h). At the limit the peer with the most connections loses its oldest, so no peer can
+// lock out others.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>

@@ -10,10 +10,10 @@
 
 #include "common/admission/peer.h"
 #include "common/text/names.h"
+#include "common/version.h"
 #include "server/handover/handover.h"
 #include "server/sockets/descriptor_closer.h"
 #include "server/sockets/untrusted_socket.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 namespace {

@@ -6,8 +6,6 @@
 
 namespace gpupool::server {
 
-constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
-
 std::string metrics_text(const admin::Snapshot& snapshot);
 
 }  // namespace gpupool::server

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "common/text/printable.h"
+#include "common/version.h"
 #include "protocol/lease/token.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 namespace {

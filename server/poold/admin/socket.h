@@ -1,6 +1,6 @@
 // A listening Unix socket at a path, owned by one process at a time: the socket of a dead process is
 // replaced, that of a running one is not. A process owns the socket while it holds the lock on PATH.lock.
-// poold and pool-scheduler use it.
+// poold uses it.
 #pragma once
 #include <string>
 

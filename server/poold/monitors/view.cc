@@ -6,9 +6,9 @@
 #include <numeric>
 #include <vector>
 
+#include "common/version.h"
 #include "protocol/driver/cuda_header.h"
 #include "protocol/wire/frame.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 namespace {

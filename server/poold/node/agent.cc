@@ -11,10 +11,10 @@
 #include "common/files/exposure.h"
 #include "common/log/log.h"
 #include "common/text/printable.h"
+#include "common/version.h"
 #include "protocol/control/connect_failure.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 namespace {

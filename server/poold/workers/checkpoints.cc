@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "common/version.h"
 #include "protocol/driver/cuda_header.h"
 #include "protocol/wire/frame.h"
 #include "server/poold/monitors/byte_stream.h"
-#include "server/version.h"
 
 namespace gpupool::server {
 

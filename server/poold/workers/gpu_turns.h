@@ -1,7 +1,7 @@
-// Gives workers turns on the GPUs, with an arbiter (quota/arbiter.h) for each GPU and one for each partition
-// of a GPU, whose tenant's sessions share it. Applies the tenants' shares, and exchanges words with the
-// workers through the session pages (quota/turn_word.h). WorkerPool uses it on poold's thread; it never waits
-// for a worker.
+// Gives workers turns on the GPUs, with an arbiter (server/quota/arbiter.h) for each GPU and one for each
+// partition of a GPU, whose tenant's sessions share it. Applies the tenants' shares, and exchanges words with
+// the workers through the session pages (server/quota/turn_word.h). WorkerPool uses it on poold's thread; it
+// never waits for a worker.
 //
 // Within the time that has passed, a worker's reports are believed: that it wants a turn, gives one up, and
 // how much time it used. False ones harm only its own tenant. A compromised worker can use a GPU out of turn;

@@ -30,7 +30,7 @@ class TenantCode {
   // there is no room for another file, the least recently used one is closed; sessions that have it open keep
   // it.
   //
-  // `tenant` is a tenant's name, or TENANT/LEASE of a session by lease (pool/leases.h). All leases of a
+  // `tenant` is a tenant's name, or TENANT/LEASE of a session by lease (../node/leases.h). All leases of a
   // tenant share a file, but not with a tenant of that name in poold's own configuration, which may be a
   // different one.
   int file_of(const std::string& tenant);

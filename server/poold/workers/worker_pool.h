@@ -66,7 +66,7 @@ struct Client {
   std::string lease;  // hexadecimal; empty: none
   // Authenticated the client; none for bulk and peer connections, which belong to a session.
   Credential credential;
-  std::string admission_peer;  // peer that its refusals are charged to (admission/peer.h)
+  std::string admission_peer;  // peer that its refusals are charged to (common/admission/peer.h)
   // For logs; all but `address` as the client reported it:
   std::string address;
   std::string host;

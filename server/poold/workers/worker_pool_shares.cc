@@ -1,7 +1,7 @@
-// The part of WorkerPool for memory and events that sessions of one tenant share (worker/offers.h): passes
-// one worker's question to another worker, and the answer back. poold keeps only the open question and the
-// asking worker's end of the socket pair that carries the memory's descriptor. The owning worker checks the
-// secret in the name.
+// The part of WorkerPool for memory and events that sessions of one tenant share
+// (worker/sharing/exported_handles.h): passes one worker's question to another worker, and the answer back.
+// poold keeps only the open question and the asking worker's end of the socket pair that carries the memory's
+// descriptor. The owning worker checks the secret in the name.
 #include <sys/socket.h>
 
 #include "server/poold/workers/worker_pool.h"

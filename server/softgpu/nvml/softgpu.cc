@@ -61,4 +61,8 @@ Result<std::vector<std::unique_ptr<Source>>> open_sources(bool) {
   return sources;
 }
 
+void report_failure(const Error& error) {
+  std::fprintf(stderr, "softgpu: NVML: %s\n", error.message.c_str());
+}
+
 }  // namespace gpupool::nvml

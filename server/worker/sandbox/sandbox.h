@@ -3,12 +3,12 @@
 // describes what remains.
 //
 // Steps, in this order, all while the process has one thread (except the last): hide_memory(), separate()
-// (namespaces.h), drop_user(), restrict_files(), then cuInit and everything that the device library opens,
+// (server/confinement/namespaces.h), drop_user(), restrict_files()
+// (server/confinement/landlock.h), then cuInit and everything that the device library opens,
 // then restrict_calls(). Steps that the kernel does not support are skipped (poold reports that at its start,
 // confinement.h); failed steps are errors. Nothing can be undone.
 #pragma once
 #include <string>
-#include <vector>
 
 #include "common/result.h"
 
@@ -27,12 +27,6 @@ Result<void> drop_user(const std::string& user);
 // same user (after waiting up to 3 s for processes that are ending), and removes files of earlier sessions
 // from /dev/shm. `processes`: the host's /proc, which may be hidden from this process.
 Result<void> claim_user(int processes);
-
-// Restricts access to files and folders below `readable` and to what drivers need; devices and shared memory
-// may be written, and folders created below `cache`, unless it is empty. Where Landlock supports it, also
-// denies TCP ports and connections, abstract Unix sockets, and signals to processes that are not restricted
-// together with this one.
-Result<void> restrict_files(const std::vector<std::string>& readable, const std::string& cache = "");
 
 enum class Calls { refuse, log };
 

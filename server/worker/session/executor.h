@@ -2,7 +2,7 @@
 // command that must wait is parked with a wait thread, which sends the reply while later commands continue.
 // Commands for a stream that waits for the client are kept in the backlog (backlog.h).
 //
-// Owns all of the session's state on the device. The handlers of single commands are in calls/.
+// Owns all of the session's state on the device. The handlers of single commands are in handlers/.
 #pragma once
 #include <array>
 #include <atomic>
@@ -95,7 +95,7 @@ class Executor {
   void tear_down();
   CurrentCommand current_command;
 
-  // --- For the handlers in calls/ ---
+  // --- For the handlers in handlers/ ---
   SessionStart& start;
   quota::SessionPage& counters;
   DeviceApi api;

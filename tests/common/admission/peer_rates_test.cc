@@ -4,7 +4,7 @@
 
 #include "tests/support/catch.h"
 
-using gpupool::server::PeerRates;
+using gpupool::PeerRates;
 using std::chrono::seconds;
 
 TEST_CASE("a peer may use its burst at once and then its rate independently of other peers") {

@@ -5,8 +5,8 @@
 
 #include "tests/support/catch.h"
 
-using gpupool::server::peer_of;
-using gpupool::server::user_of;
+using gpupool::peer_of;
+using gpupool::user_of;
 
 TEST_CASE("a peer is an IPv4 address, or the /64 of an IPv6 address, without the port") {
   CHECK(peer_of("10.0.0.1:4321") == "10.0.0.1");

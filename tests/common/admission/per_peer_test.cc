@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.h"
 
-using gpupool::server::PerPeer;
+using gpupool::PerPeer;
 
 TEST_CASE("the oldest entry of the peer with most entries is chosen") {
   PerPeer<int> things;

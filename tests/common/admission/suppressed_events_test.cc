@@ -4,7 +4,7 @@
 
 #include "tests/support/catch.h"
 
-using gpupool::server::SuppressedEvents;
+using gpupool::SuppressedEvents;
 
 TEST_CASE(
     "the count of suppressed events is reported one second after the first one even if no other follows") {

@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.h"
 
-using namespace gpupool::server;
+using namespace gpupool;
 
 namespace {
 

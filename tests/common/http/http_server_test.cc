@@ -15,7 +15,7 @@
 #include "tests/support/processes.h"
 
 using namespace gpupool;
-using namespace gpupool::server;
+using namespace gpupool;
 using asio::ip::tcp;
 using std::chrono::milliseconds;
 

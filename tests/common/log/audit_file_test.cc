@@ -52,7 +52,7 @@ std::string content_of(const std::string& path) {
 TEST_CASE("an audit file has each line when append() returns") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit";
-  server::AuditFile file(path);
+  AuditFile file(path);
   REQUIRE(file.open());
   for (int i = 0; i < 100; ++i) {
     file.append("event", {{"number", i}});
@@ -72,12 +72,12 @@ TEST_CASE("a blocked audit file delays one append only and loses no line") {
   const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   fill_pipe(reader);
   {
-    server::AuditFile file(path);
+    AuditFile file(path);
     REQUIRE(file.open());
     CHECK_FALSE(file.stalled());
     file.append("event", {{"number", 0}});
     CHECK(eventually([&] { return file.stalled(); }));
-    const int lines = static_cast<int>(server::AuditFile::kMostWaiting);
+    const int lines = static_cast<int>(AuditFile::kMostWaiting);
     for (int i = 1; i < lines; ++i) file.append("event", {{"number", i}});
     for (int i = 0; i < 10; ++i) file.append_if_room("denied", {{"number", i}});
     REQUIRE(file.open());  // requests that the file be reopened, without waiting either
@@ -96,7 +96,7 @@ TEST_CASE("a blocked audit file delays one append only and loses no line") {
     CHECK(text.find("denied") == std::string::npos);
     // Lost records also leave a gap in the numbers.
     const auto seq = numbers(text);
-    REQUIRE(seq.size() == server::AuditFile::kMostWaiting + 1);
+    REQUIRE(seq.size() == AuditFile::kMostWaiting + 1);
     CHECK(seq.back() == seq.size() + 10);
     CHECK(seq[seq.size() - 2] == seq.size() - 1);
     CHECK(file.counts().records == seq.back());
@@ -112,7 +112,7 @@ TEST_CASE("lines are numbered without gaps across a rotation and name the proces
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit";
   for (int process = 0; process < 2; ++process) {
-    server::AuditFile file(path);
+    AuditFile file(path);
     REQUIRE(file.open());
     for (int i = 0; i < 5; ++i) file.append("event", {{"number", i}});
     std::filesystem::rename(path, path + ".1");
@@ -136,7 +136,7 @@ TEST_CASE("a record torn by a full disk does not damage other records") {
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   {
-    server::AuditFile file(path);
+    AuditFile file(path);
     REQUIRE(file.open());
     file.append("event", {{"number", 0}});
     const rlimit full{content_of(path).size() + 30, before.rlim_max};

@@ -3,14 +3,14 @@
 #include "common/text/suggestion.h"
 #include "tests/support/catch.h"
 
-using gpupool::server::gpus_text;
-using gpupool::server::milli_text;
-using gpupool::server::parse_gpus;
-using gpupool::server::parse_memory;
-using gpupool::server::parse_rate;
-using gpupool::server::parse_size;
-using gpupool::server::size_text;
-using gpupool::server::suggestion;
+using gpupool::gpus_text;
+using gpupool::milli_text;
+using gpupool::parse_gpus;
+using gpupool::parse_memory;
+using gpupool::parse_rate;
+using gpupool::parse_size;
+using gpupool::size_text;
+using gpupool::suggestion;
 
 TEST_CASE("sizes are read exactly") {
   const std::pair<const char*, uint64_t> sizes[] = {{"0", 0},
