@@ -150,7 +150,8 @@ need_for_tests() {
   need zstd zstd  # archives of fuzzer inputs
   need clang-format-16 clang-format-16  # scripts/format.sh
   need clang-tidy clang-tidy  # scripts/lint.sh
-  need shellcheck shellcheck  # scripts/lint.sh
+  need shellcheck shellcheck  # scripts/checks/scripts.py
+  need pyflakes3 pyflakes3  # scripts/checks/scripts.py
   need_python
   need etcd etcd-server  # tests of several schedulers
   need etcdctl etcd-client  # tests of several schedulers

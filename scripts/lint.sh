@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: scripts/lint.sh [--changed[=BASE]] [--includers N] [--at-most N] [--tests] [--build FOLDER] [-j N]
-# Runs clang-tidy (with the checks of .clang-tidy) and shellcheck on the tree. Every finding is an error; prints their number
-# and exits with 1 if there are any. Files without findings are not checked again until they change (FOLDER/lint).
+# Runs clang-tidy (with the checks of .clang-tidy) on the tree. Every finding is an error; prints their number and exits with 1
+# if there are any. Files without findings are not checked again until they change (FOLDER/lint).
 # --changed[=BASE]  checks only lines that differ from the commit BASE, in the files that differ and in those that include
 #                   a changed header. Default: the merge base with origin/main; on origin/main, or without it, HEAD~1
 # --includers N     checks only N of the files that include each changed header
@@ -61,20 +61,8 @@ find_base() {
 if [[ $changed == yes ]]; then
   git rev-parse --git-dir >/dev/null 2>&1 || skip "not in a git repository, which --changed needs"
   if [[ -z $base ]]; then base=$(find_base) || skip "there is no earlier commit (a shallow clone?)"; fi
-  listed=$(git diff --name-only --diff-filter=d "$base" -- && git ls-files --others --exclude-standard) ||
-    die "git cannot list the changes since '$base'"
+  git rev-parse --verify --quiet "$base^{commit}" >/dev/null || die "--changed: there is no commit '$base'"
   options+=(--changed "$base")
-  mapfile -t scripts < <(grep '\.sh$' <<<"$listed" || true)
-else
-  mapfile -t scripts < <(find . -name '*.sh' -not -path './build/*' -not -path './.*' | sort)
-fi
-
-failed=no
-if command -v shellcheck >/dev/null; then
-  if ((${#scripts[@]})) && ! shellcheck -x "${scripts[@]}"; then failed=yes; fi
-  note "shellcheck: ${#scripts[@]} scripts"
-else
-  note "shellcheck is not installed: ${#scripts[@]} scripts are not checked"
 fi
 
 if [[ -z $build ]]; then
@@ -100,5 +88,4 @@ if [[ -e $build/build.ninja ]]; then
 fi
 
 say "$("$tidy" --version | sed -nE 's/.*version /clang-tidy /p'), $jobs jobs, flags of $build"
-python3 scripts/lint.py --build "$build" --tidy "$tidy" --jobs "$jobs" "${options[@]}" || failed=yes
-[[ $failed == no ]]
+python3 scripts/lint.py --build "$build" --tidy "$tidy" --jobs "$jobs" "${options[@]}"

@@ -7,7 +7,6 @@
 """
 import ctypes
 import json
-import os
 import sys
 import time
 
