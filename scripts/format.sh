@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Usage: scripts/format.sh [--check] [--changed[=BASE]]
+# Usage: scripts/format.sh [--check] [--changed[=BASE]] [FILE...]
 # Formats the C++ and CUDA sources with clang-format 16 and .clang-format.
 # --check           changes nothing; lists the files that differ from the format and exits with 1 if there are any
 # --changed[=BASE]  only untracked files and files that differ from the commit BASE (default: HEAD)
+# FILE...           only these; files of other languages are ignored
 # CLANG_FORMAT names the program. Other versions of clang-format break lines at other places: without version 16, nothing
 # is done, and the exit status is 77.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-check=no changed=no base=HEAD
+check=no changed=no base=HEAD chosen=()
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
     --check) check=yes ;;
     --changed) changed=yes ;;
     --changed=*) changed=yes base=${1#*=} ;;
-    *) die "unknown option '$1'; try --help" ;;
+    -*) die "unknown option '$1'; try --help" ;;
+    *) chosen+=("$1") ;;
   esac
   shift
 done
@@ -36,7 +38,9 @@ format=$(find_format) || {
 
 sources=('*.h' '*.cc' '*.cu' '*.cuh')
 list_files() {
-  if [[ $changed == yes ]]; then
+  if ((${#chosen[@]})); then
+    printf '%s\0' "${chosen[@]}" | grep -zE '\.(h|cc|cu|cuh)$' || true
+  elif [[ $changed == yes ]]; then
     git diff --name-only -z --diff-filter=d "$base" -- "${sources[@]}"
     git ls-files -z --others --exclude-standard -- "${sources[@]}"
   elif git rev-parse --is-inside-work-tree &>/dev/null; then

@@ -144,11 +144,12 @@ def line_filter(changed, read):
     return text if len(text) < MAX_ARGUMENT else json.dumps([{"name": entry["name"]} for entry in filters])
 
 
-def check(tidy, folder, file, lines):
+def check(options, folder, file, lines):
     """Returns the findings of one run: lists of lines, a finding and its notes. `lines`: clang-tidy's --line-filter, or empty."""
     headers = f"^{re.escape(str(ROOT))}/({'|'.join(PRODUCT + OTHERS)})/"
     # The tables of protocol/calls exceed clang's limit of constexpr steps; the build's flags have warnings unknown to clang.
-    command = [tidy, "-p", str(folder), f"--config-file={ROOT}/.clang-tidy", "--checks=-performance-*,-misc-*,-modernize-*", "--quiet",
+    checks = "-performance-*,-misc-*,-modernize-*" + (",-clang-analyzer-*" if options.quick else "")
+    command = [options.tidy, "-p", str(folder), f"--config-file={ROOT}/.clang-tidy", f"--checks={checks}", "--quiet",
                "--warnings-as-errors=*", f"--header-filter={headers}", "--extra-arg=-fconstexpr-steps=100000000",
                "--extra-arg=-Wno-unknown-warning-option", *([f"--line-filter={lines}"] if lines else []), str(file)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
@@ -168,7 +169,7 @@ def check_all(options, folder, units, filters):
     files = write_database(units, folder)
     started, reported, clean = time.monotonic(), set(), []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        runs = {pool.submit(check, options.tidy, folder, files[unit.name], filters.get(unit.name, "")): unit for unit in units}
+        runs = {pool.submit(check, options, folder, files[unit.name], filters.get(unit.name, "")): unit for unit in units}
         for done, run in enumerate(concurrent.futures.as_completed(runs), 1):
             unit, findings = runs[run], run.result()
             for finding in findings:
@@ -187,6 +188,7 @@ def main():
     parser.add_argument("--tidy", required=True, help="path of clang-tidy")
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--tests", action="store_true", help="also check tests and examples")
+    parser.add_argument("--quick", action="store_true", help="without clang's analyzer")
     parser.add_argument("--changed", metavar="BASE", help="only lines that differ from this commit")
     parser.add_argument("--includers", type=int, default=0)
     parser.add_argument("--at-most", type=int, default=0)
@@ -204,7 +206,7 @@ def main():
     stamp_folder = build / "lint"
     stamp_folder.mkdir(exist_ok=True)
     version = subprocess.run([options.tidy, "--version"], stdout=subprocess.PIPE, check=True).stdout
-    settings = version + (ROOT / ".clang-tidy").read_bytes() + pathlib.Path(__file__).read_bytes()
+    settings = version + str(options.quick).encode() + (ROOT / ".clang-tidy").read_bytes() + pathlib.Path(__file__).read_bytes()
     stamps = {unit.name: stamp_folder / fingerprint(unit, includes.closure(unit.sources), settings) for unit in units}
     todo = [unit for unit in units if not stamps[unit.name].exists()]
     with tempfile.TemporaryDirectory(prefix="UnifiedSource-", dir=stamp_folder) as folder:

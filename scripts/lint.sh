@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Usage: scripts/lint.sh [--changed[=BASE]] [--includers N] [--at-most N] [--tests] [--build FOLDER] [-j N]
+# Usage: scripts/lint.sh [--changed[=BASE]] [--includers N] [--at-most N] [--quick] [--tests] [--build FOLDER] [-j N]
 # Runs clang-tidy (with the checks of .clang-tidy) on the tree. Every finding is an error; prints their number and exits with 1
 # if there are any. Files without findings are not checked again until they change (FOLDER/lint).
 # --changed[=BASE]  checks only lines that differ from the commit BASE, in the files that differ and in those that include
 #                   a changed header. Default: the merge base with origin/main; on origin/main, or without it, HEAD~1
 # --includers N     checks only N of the files that include each changed header
 # --at-most N       checks at most N files; the others are counted
+# --quick           leaves out clang's analyzer, which takes most of the time
 # --tests           also checks tests/, which takes as long as everything else
 # --build FOLDER    build folder with the compile_commands.json to use; default: the first of build/ci, build/release and
 #                   build/dev that exists, otherwise build/release is configured. Only generated headers are built
@@ -22,7 +23,7 @@ while (($#)); do
     -h | --help) usage && exit ;;
     --changed) changed=yes ;;
     --changed=*) changed=yes base=${1#*=} ;;
-    --tests) options+=("$1") ;;
+    --tests | --quick) options+=("$1") ;;
     --includers | --at-most | --build | -j)
       [[ -n ${2:-} ]] || die "$1 needs a value"
       case $1 in

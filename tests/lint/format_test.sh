@@ -32,6 +32,8 @@ format 1 "1 of 2 files differ" --check --changed
 grep -q '^client/bad.h$' "$work/out" || fail "the file that differs is not named"
 git add client
 format 1 "client/bad.h" --check
+format 1 "1 of 1 files differ" --check client/bad.h scripts/format.sh
+format 0 "" --check client/good.cc scripts/format.sh
 format 0 ""
 [[ $(cat client/bad.h) == 'int second();' ]] || fail "client/bad.h was not formatted: $(cat client/bad.h)"
 format 0 "" --check

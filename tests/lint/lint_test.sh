@@ -56,6 +56,8 @@ END
 lint 1 'client/second.cc:1:51: error: Dereference of null pointer'
 grep -qF 'clang-tidy: 1 findings in 2 files; 1 known to be clean' "$work/out" || fail "one finding in the unit that changed"
 lint 1 'clang-tidy: 1 findings in 2 files'  # a unit with a finding is checked again
+lint 0 'clang-tidy: 0 findings in 3 files; 0 known to be clean' --quick
+lint 1 'clang-tidy: 1 findings in 2 files'  # what is clean without the analyzer is not known to be clean with it
 
 # A source that does not compile is a finding.
 echo 'int second(' >client/second.cc
