@@ -12,12 +12,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>

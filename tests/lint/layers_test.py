@@ -17,7 +17,7 @@ server = ["common"]
 """
 EXCEPTION = """
 [[exceptions]]
-from = "common/log*.cc"
+from = "server/log*.cc"
 to = "client/run.h"
 reason = "the form of both"
 """
@@ -38,8 +38,8 @@ class Layers(CheckedTree):
         self.write("client/run.h", '#include "common/text.h"\n')
         self.write("server/pool.h", '#include <vector>\n#include "server/quota/turn.h"\n')
         self.write("server/quota/turn.h")
-        self.write("server/worker/main.cc", '#include "server/pool.h"\n#include "server/worker/handlers/copy.h"\n')
-        self.write("server/worker/handlers/copy.h", '#include "server/pool.h"\n')  # in the room server/worker
+        self.write("server/worker/main.cc", '#include "server/pool.h"\n#include "server/worker/calls/copy.h"\n')
+        self.write("server/worker/calls/copy.h", '#include "server/pool.h"\n')  # in the room server/worker
 
     def test_accepts_includes_along_the_table(self):
         self.write("tests/server/pool_test.cc", '#include "client/run.h"\n#include "server/pool.h"\n')
@@ -56,7 +56,7 @@ class Layers(CheckedTree):
                           "server/quota/form.cc:1: includes client/run.h: layer server")
 
     def test_finds_an_include_of_a_room_that_is_not_in_the_row(self):
-        self.write("server/worker/handlers/copy.h", '#include "common/text.h"\n')
+        self.write("server/worker/calls/copy.h", '#include "common/text.h"\n')
         self.write("server/quota/turn.h", '#include "../../common/text.h"\n')
         self.write("server/pool.cc", '#include "server/worker/main.h"\n')
         self.write("server/worker/main.h")
@@ -78,10 +78,10 @@ class Layers(CheckedTree):
         self.assert_finds("server/pool.cc:1: includes client/run.h: layer server")
         self.write("server/pool.cc")
         self.write("server/log_file.cc")
-        self.assert_finds("scripts/checks/layers.toml: the exception common/log*.cc -> client/run.h is no longer needed")
+        self.assert_finds("scripts/checks/layers.toml: the exception server/log*.cc -> client/run.h is no longer needed")
 
     def test_an_exception_is_no_part_of_a_cycle(self):
-        self.write("scripts/checks/layers.toml", TABLE + EXCEPTION + EXCEPTION.replace("common/log*.cc", "common/text.h"))
+        self.write("scripts/checks/layers.toml", TABLE + EXCEPTION + EXCEPTION.replace("server/log*.cc", "common/text.h"))
         self.write("server/log.cc", '#include "client/run.h"\n')
         self.write("common/text.h", '#include "client/run.h"\n')
         self.assert_passes()
@@ -100,7 +100,7 @@ class Layers(CheckedTree):
         table = TABLE.replace('"server/quota" = []', '"server/quota" = ["server", "server/worker"]')
         self.write("scripts/checks/layers.toml", table + CYCLE)
         self.write("server/quota/turn.h", '#include "server/pool.h"\n')
-        self.write("server/quota/share.cc", '#include "server/worker/handlers/copy.h"\n')
+        self.write("server/quota/share.cc", '#include "server/worker/calls/copy.h"\n')
         self.assert_finds("these rooms include each other, which [[cycles]] does not list: server server/quota server/worker",
                           "scripts/checks/layers.toml: the cycle of server server/quota is not")
 
@@ -120,7 +120,7 @@ class Layers(CheckedTree):
         self.write("scripts/checks/layers.toml", TABLE.replace('"common" = []', '"common" = ["server/*", "other"]') + EXCEPTION.replace("the form of both", ""))
         prefix = "scripts/checks/layers.toml: "
         self.assert_finds(*(f"{prefix}[rooms] common: may not include {room}, because [layers]" for room in ("server", "server/quota", "server/worker")),
-                          f"{prefix}[rooms] common: other matches no room", prefix + "{'from': 'common/log*.cc', 'to': 'client/run.h', 'reason': ''}: has no reason")
+                          f"{prefix}[rooms] common: other matches no room", prefix + "{'from': 'server/log*.cc', 'to': 'client/run.h', 'reason': ''}: has no reason")
 
     def test_prints_the_rows_of_a_tree(self):
         self.write("server/log.cc", '#include "client/run.h"\n')

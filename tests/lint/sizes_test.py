@@ -119,7 +119,7 @@ class Sizes(CheckedTree):
 
     def test_accepts_files_and_functions_up_to_the_limits(self):
         self.write("server/pool.cc", "void take() {\n" + body(60) + "}\n" + "\n" * (400 - 62))
-        self.write("protocol/calls/calls.def", "\n" * 1000)
+        self.write("protocol/cuda/calls.def", "\n" * 1000)
         self.write("docs/page.md", "\n" * 1000)
         self.assert_passes()
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/softgpu/jit/address_form.h"
+#include "server/softgpu/jit/address_relation.h"
 #include "server/softgpu/jit/definitions.h"
 #include "server/softgpu/jit/flow_graph.h"
 
