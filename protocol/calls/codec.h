@@ -1,11 +1,12 @@
 // Turns a row of the call table (function type and one role per parameter) into its four halves: the client
 // writes the request and reads the reply; the worker reads the request, calls the function and writes the
-// reply. parameter.h describes `Ends` and `Table`. No state; any thread that may use those.
+// reply. parameter.h describes `Ends`, `Table` and `Memory`. No state; any thread that may use those.
 #pragma once
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "protocol/calls/device_address.h"
 #include "protocol/calls/parameter.h"
 
 namespace gpupool::cuda {
@@ -57,8 +58,9 @@ struct Row<CUresult (*)(A...), Roles...> {
     }(Indices{});
   }
   // nullopt: the request is malformed, and the session ends. The reply's body is written only on success.
-  template <class Table>
-  static std::optional<CUresult> execute(Function function, Reader& reader, Writer& writer, Table& table) {
+  template <class Table, class Memory>
+  static std::optional<CUresult> execute(Function function, Reader& reader, Writer& writer, Table& table,
+                                         const Memory& memory) {
     return [&]<size_t... I>(std::index_sequence<I...>) -> std::optional<CUresult> {
       Slots slots;
       const bool read = (Parameter<Roles, A>::read(reader, std::get<I>(slots)) && ...);
@@ -70,6 +72,11 @@ struct Row<CUresult (*)(A...), Roles...> {
       if (result != CUDA_SUCCESS) return result;
       [[maybe_unused]] const Args values(Parameter<Roles, A>::argument(std::get<I>(slots))...);
       ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::prepare(std::get<I>(slots), values) : result),
+       ...);
+      if (result != CUDA_SUCCESS) return result;
+      ((result = result == CUDA_SUCCESS
+                     ? Parameter<Roles, A>::check_memory(std::get<I>(slots), values, memory)
+                     : result),
        ...);
       if (result != CUDA_SUCCESS) return result;
       result = function(Parameter<Roles, A>::argument(std::get<I>(slots))...);

@@ -1,10 +1,11 @@
 // How one parameter of a driver function travels, by its role (roles.h): what the client checks, writes and
-// reads back, and what the worker reads, resolves, passes and writes back. codec.h combines the parameters of
-// a row.
+// reads back, and what the worker reads, resolves, passes and writes back. device_address.h has the roles of
+// device addresses; codec.h combines the parameters of a row.
 //
 // Client: `Ends` provides mint(kind), retire(handle), live(kind, handle), stream(handle) and device(ordinal).
 // Worker: `Table` provides resolve(kind, handle) -> optional<void*>, bind(kind, handle, object),
-// unbind(handle), stream(handle) and device(ordinal). Nothing here throws but std::bad_alloc.
+// unbind(handle), stream(handle) and device(ordinal); `Memory` provides owns(address, size) and
+// in_range(address, size) (DeviceMemory). Nothing here throws but std::bad_alloc.
 #pragma once
 #include <array>
 #include <optional>
@@ -42,8 +43,8 @@ H handle_from_bits(uint64_t bits) {
 
 // One parameter. The primary template is undefined, so a role that does not fit its type does not compile.
 // Client side: check (CUDA_SUCCESS, or the code to return at once), write, read_reply.
-// Worker side: Slot, read (false: malformed), resolve and prepare (CUresult), argument, finish (after a
-// successful call), write_reply.
+// Worker side: Slot, read (false: malformed), resolve, prepare and check_memory (CUresult), argument, finish
+// (after a successful call), write_reply.
 template <class Role, class A>
 struct Parameter;
 
@@ -54,6 +55,10 @@ struct ParameterBase {
   }
   template <class Slot, class Args>
   static CUresult prepare(Slot&, const Args&) {
+    return CUDA_SUCCESS;
+  }
+  template <class Slot, class Args, class Memory>
+  static CUresult check_memory(const Slot&, const Args&, const Memory&) {
     return CUDA_SUCCESS;
   }
   template <class Slot, class Table>
@@ -68,8 +73,12 @@ struct ParameterBase {
   static void read_reply(Reader&, A, const Args&) {}
 };
 
+// CUdeviceptr is an alias of unsigned long long, so both are treated as device addresses.
 template <class A>
-struct Parameter<role::value, A> : ParameterBase {
+constexpr bool kMayBeDeviceAddress = std::is_same_v<std::remove_const_t<A>, CUdeviceptr>;
+
+template <class A>
+struct ValueParameter : ParameterBase {
   static_assert(std::is_trivially_copyable_v<A> && !std::is_pointer_v<A>);
   using Slot = A;
   template <class Ends, class Args>
@@ -82,6 +91,16 @@ struct Parameter<role::value, A> : ParameterBase {
   }
   static A argument(Slot& slot) { return slot; }
 };
+
+template <class A>
+struct Parameter<role::value, A> : ValueParameter<A> {
+  static_assert(
+      !kMayBeDeviceAddress<A>,
+      "the role value does not check a CUdeviceptr: use device_address, device_range, device_rows or "
+      "another role for addresses, or number if the unsigned long long is no address");
+};
+template <>
+struct Parameter<role::number, unsigned long long> : ValueParameter<unsigned long long> {};
 
 template <Kind K, class A>
 struct HandleParameter : ParameterBase {
@@ -226,6 +245,7 @@ struct Parameter<role::device, CUdevice> : Parameter<role::value, CUdevice> {
 
 template <class T>
 struct Parameter<role::in, T*> : ParameterBase {
+  static_assert(!kMayBeDeviceAddress<T>, "the role in does not check a CUdeviceptr");
   using V = std::remove_const_t<T>;
   using Slot = std::optional<V>;
   template <class Ends, class Args>
@@ -265,6 +285,7 @@ struct Parameter<role::out, T*> : ParameterBase {
 
 template <class T>
 struct Parameter<role::in_out, T*> : Parameter<role::out, T*> {
+  static_assert(!kMayBeDeviceAddress<T>, "the role in_out does not check a CUdeviceptr");
   using Slot = std::optional<T>;
   template <class Ends, class Args>
   static void write(Writer& writer, T* arg, const Args&, Ends&) {
@@ -281,6 +302,7 @@ struct Parameter<role::in_out, T*> : Parameter<role::out, T*> {
 // compares the two.
 template <size_t N, size_t Less, class T>
 struct InArrayParameter : ParameterBase {
+  static_assert(!kMayBeDeviceAddress<T>, "the role in_array does not check a CUdeviceptr");
   using V = std::remove_const_t<T>;
   template <class Args>
   static uint64_t count_in(const Args& args) {

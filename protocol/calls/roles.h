@@ -20,7 +20,8 @@ enum class Mode {
 };
 
 namespace role {
-struct value {};  // a number, enum, struct or device address, unchanged
+struct value {};   // an enum, struct or number, unchanged; no unsigned long long, because that is CUdeviceptr
+struct number {};  // unsigned long long that is no device address: flags, a texture object's number
 template <Kind K>
 struct handle {};  // an object of kind K; null stays null
 template <Kind K>
@@ -43,8 +44,26 @@ struct out_array {};  // T*: as many T as parameter N says, written by the call
 template <size_t N>
 struct out_text {};      // char*: buffer of parameter N bytes, NUL-terminated by the call
 struct c_string {};      // const char*, may be null
-struct address {};       // void*: a device address, which is never dereferenced
+struct address {};       // void*: a device address, which the call does not access
 struct launch_shape {};  // const CUlaunchConfig*: its shape and cluster attributes, without its stream
+
+// CUdeviceptr. Each role says which bytes the call accesses. The worker rejects the call with
+// CUDA_ERROR_INVALID_VALUE unless they are the session's own: its device memory or a variable of its modules.
+template <size_t Bytes>
+struct device_address {};  // a fixed number of bytes
+template <size_t N, size_t Item = 1>
+struct device_range {};  // as many items of Item bytes as parameter N says
+template <size_t N, size_t Item = 1>
+struct device_range_or_null {};  // as device_range; 0 stays 0
+template <size_t Pitch, size_t Width, size_t Rows, size_t Item>
+struct device_rows {};  // rows of items of Item bytes; pitch in bytes, width and number of rows in parameters
+// CUdeviceptr within the session's range of addresses, mapped or not; otherwise as above.
+struct session_address {};
+template <size_t N>
+struct session_range {};  // as many bytes as parameter N says
+// CUdeviceptr whose bytes no other parameter gives. The row needs a wrapper that checks it
+// (server/worker/handlers/guards.h); it does not compile without one.
+struct guarded_device_address {};
 }  // namespace role
 
 // Limit for arrays in a row's arguments: far above what any driver function takes, far below what could harm

@@ -101,10 +101,6 @@ CUresult bind_mipmapped_array(CUtexref reference, CUmipmappedArray array, unsign
 CUresult bind_surface(CUsurfref reference, CUarray array, unsigned flags) {
   return bind(t_executor->guarded.cuSurfRefSetArray, reference, array, flags);
 }
-CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
-  if (address != 0 && !t_executor->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return t_executor->guarded.cuTexRefSetAddress_v2(offset, reference, address, bytes);
-}
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address,
                    size_t pitch) {
   if (!shape) return CUDA_ERROR_INVALID_VALUE;

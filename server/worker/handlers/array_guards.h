@@ -17,7 +17,6 @@ CUresult destroy_reference(CUtexref reference);
 CUresult bind_array(CUtexref reference, CUarray array, unsigned flags);
 CUresult bind_mipmapped_array(CUtexref reference, CUmipmappedArray array, unsigned flags);
 CUresult bind_surface(CUsurfref reference, CUarray array, unsigned flags);
-CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes);
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch);
 
 // Replaces the client's handle in a copy by the driver's array. Returns false if the handle is unknown.

@@ -4,6 +4,7 @@
 
 #include "protocol/calls/codec.h"
 #include "protocol/wire/frame.h"
+#include "server/worker/memory/device_memory.h"
 
 namespace gpupool::worker {
 namespace {
@@ -14,9 +15,9 @@ using cuda::Mode;
 
 template <class Function, class... Roles>
 std::optional<CUresult> execute(void* function, wire::Reader& reader, wire::Writer& writer,
-                                HandleTable& table) {
+                                HandleTable& table, const DeviceMemory& memory) {
   using Row = cuda::Row<Function, Roles...>;
-  return Row::execute(reinterpret_cast<typename Row::Function>(function), reader, writer, table);
+  return Row::execute(reinterpret_cast<typename Row::Function>(function), reader, writer, table, memory);
 }
 
 // Visitor for Row::visit() that collects the named objects.

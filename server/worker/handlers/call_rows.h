@@ -12,6 +12,8 @@
 
 namespace gpupool::worker {
 
+class DeviceMemory;
+
 // The objects that a request names, according to the roles of its parameters.
 struct CallObjects {
   static constexpr uint64_t kNoStream = ~uint64_t{0};
@@ -25,7 +27,8 @@ struct CallRow {
   const char* name;
   bool needs_context;
   bool is_async;  // the client does not wait for execution, except in synchronous mode
-  std::optional<CUresult> (*execute)(void* function, wire::Reader&, wire::Writer&, HandleTable&);
+  std::optional<CUresult> (*execute)(void* function, wire::Reader&, wire::Writer&, HandleTable&,
+                                     const DeviceMemory&);
   bool (*objects)(wire::Reader, CallObjects&);  // returns false if malformed
 };
 

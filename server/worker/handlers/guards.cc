@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "protocol/calls/box.h"
+#include "protocol/calls/device_address.h"
 #include "server/worker/handlers/array_guards.h"
 #include "server/worker/handlers/multicast_guards.h"
 #include "server/worker/handlers/stream_guards.h"
@@ -17,19 +18,6 @@ namespace {
 
 bool owns(CUdeviceptr address, uint64_t size) {
   return t_executor->memory.owns(address, size);
-}
-
-// Checks `rows` of `width` bytes, `pitch` bytes apart; false also on overflow.
-bool owns_rows(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t rows) {
-  if (width == 0 || rows == 0) return true;
-  uint64_t extent = 0;
-  if (__builtin_mul_overflow(pitch, rows - 1, &extent) || __builtin_add_overflow(extent, width, &extent))
-    return false;
-  return owns(address, extent);
-}
-
-bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
-  return count <= ~uint64_t{0} / item && owns(address, count * item);
 }
 
 CUresult unload_module(CUmodule module) {
@@ -53,35 +41,26 @@ CUresult work(CUstream stream, uint64_t bytes, F&& call) {
 }
 
 CUresult set_d8(CUdeviceptr address, unsigned char value, size_t count, CUstream stream) {
-  if (!owns_items(address, count, 1)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, count, [&] { return REAL(cuMemsetD8Async)(address, value, count, stream); });
 }
 CUresult set_d16(CUdeviceptr address, unsigned short value, size_t count, CUstream stream) {
-  if (!owns_items(address, count, 2)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, count * 2, [&] { return REAL(cuMemsetD16Async)(address, value, count, stream); });
 }
 CUresult set_d32(CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
-  if (!owns_items(address, count, 4)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, count * 4, [&] { return REAL(cuMemsetD32Async)(address, value, count, stream); });
-}
-bool owns_rows_of(CUdeviceptr address, size_t pitch, size_t width, size_t rows, size_t item) {
-  return width <= ~size_t{0} / item && owns_rows(address, pitch, width * item, rows);
 }
 CUresult set_2d8(CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t rows,
                  CUstream stream) {
-  if (!owns_rows_of(address, pitch, width, rows, 1)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, width * rows,
               [&] { return REAL(cuMemsetD2D8Async)(address, pitch, value, width, rows, stream); });
 }
 CUresult set_2d16(CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t rows,
                   CUstream stream) {
-  if (!owns_rows_of(address, pitch, width, rows, 2)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, width * rows * 2,
               [&] { return REAL(cuMemsetD2D16Async)(address, pitch, value, width, rows, stream); });
 }
 CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t rows,
                   CUstream stream) {
-  if (!owns_rows_of(address, pitch, width, rows, 4)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, width * rows * 4,
               [&] { return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream); });
 }
@@ -104,7 +83,6 @@ bool contexts_of(CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext* t
 }
 
 CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
-  if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, size, [&] {
     CUcontext there = nullptr, here = nullptr;
     if (!REAL(cuMemcpyPeerAsync) || !contexts_of(stream, to, from, &there, &here))
@@ -140,7 +118,6 @@ CUresult disable_peer(CUcontext peer) {
 
 CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                    size_t size, CUstream stream) {
-  if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, size,
               [&] { return REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, size, stream); });
 }
@@ -281,15 +258,12 @@ CUresult granularity(size_t* size, const CUmemAllocationProp* properties,
 }
 CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
-  if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
   return t_executor->virtual_memory.map(address, size, offset, handle, flags);
 }
 CUresult unmap(CUdeviceptr address, size_t size) {
-  if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
   return t_executor->virtual_memory.unmap(address, size);
 }
 CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
-  if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
   if (!access) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUmemAccessDesc> found(access, access + count);
   for (CUmemAccessDesc& one : found) {
@@ -300,7 +274,6 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   return result;
 }
 CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
-  if (!t_executor->memory.in_range(address, 1)) return CUDA_ERROR_INVALID_VALUE;
   if (!location) return CUDA_ERROR_INVALID_VALUE;
   CUmemLocation found = *location;
   if (const CUresult result = find_device(found); result != CUDA_SUCCESS) return result;
@@ -370,11 +343,13 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned fl
 
 struct Wrapper {
   std::string_view name;
-  void* function;
+  void* (*function)();  // returns the wrapper; its address is not a constant expression
 };
-#define WRAP(name, wrapper) \
-  { #name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper)) }
-const Wrapper kWrappers[] = {
+#define WRAP(name, wrapper)                                                                 \
+  {                                                                                         \
+    #name, [] { return reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper)); } \
+  }
+constexpr Wrapper kWrappers[] = {
     WRAP(cuMemsetD8Async, set_d8),
     WRAP(cuMemsetD16Async, set_d16),
     WRAP(cuMemsetD32Async, set_d32),
@@ -398,8 +373,6 @@ const Wrapper kWrappers[] = {
     WRAP(cuMemGetAccess, get_access),
     WRAP(cuStreamWaitValue32_v2, wait_value32),
     WRAP(cuStreamWaitValue64_v2, wait_value64),
-    WRAP(cuStreamWriteValue32_v2, write_value32),
-    WRAP(cuStreamWriteValue64_v2, write_value64),
     WRAP(cuStreamBatchMemOp_v2, batch),
     WRAP(cuStreamSetAttribute, set_stream_attribute),
     WRAP(cuModuleUnload, unload_module),
@@ -441,9 +414,32 @@ const Wrapper kWrappers[] = {
     WRAP(cuTexRefSetArray, bind_array),
     WRAP(cuTexRefSetMipmappedArray, bind_mipmapped_array),
     WRAP(cuSurfRefSetArray, bind_surface),
-    WRAP(cuTexRefSetAddress_v2, bind_memory),
     WRAP(cuTexRefSetAddress2D_v3, bind_rows),
 };
+#undef WRAP
+
+constexpr const Wrapper* find_wrapper(std::string_view name) {
+  for (const Wrapper& wrapper : kWrappers) {
+    if (wrapper.name == name) return &wrapper;
+  }
+  return nullptr;
+}
+
+namespace rows {
+using namespace cuda::role;
+using cuda::Kind;
+#define CUDA_CALL(id, name, mode, ...)                                    \
+  static_assert(!cuda::kNeedsWrapper<__VA_ARGS__> || find_wrapper(#name), \
+                #name ": a row with guarded_device_address needs a wrapper in kWrappers");
+#define CUDA_CALL_PTSZ CUDA_CALL
+#define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
+#define CUDA_BY_HAND(name)
+#include "protocol/calls/calls.def"
+#undef CUDA_CALL
+#undef CUDA_CALL_PTSZ
+#undef CUDA_CALL_CUSTOM_EXPORT
+#undef CUDA_BY_HAND
+}  // namespace rows
 
 }  // namespace
 
@@ -480,10 +476,8 @@ void Calls::load(const SymbolLookup& symbol) {
 }
 
 void* Calls::wrapper(std::string_view name) const {
-  for (const Wrapper& wrapper : kWrappers) {
-    if (wrapper.name == name) return wrapper.function;
-  }
-  return nullptr;
+  const Wrapper* const wrapper = find_wrapper(name);
+  return wrapper ? wrapper->function() : nullptr;
 }
 
 }  // namespace gpupool::worker::guards

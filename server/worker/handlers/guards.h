@@ -1,7 +1,8 @@
-// Wrappers for rows whose arguments the driver would trust too far (addresses that could be the worker's own,
-// structs with host pointers, objects that a wait thread still uses) and for rows whose reply must not
+// Wrappers for rows whose arguments the driver would trust too far (structs with addresses and host pointers,
+// objects that a wait thread still uses), for rows that count as GPU work, and for rows whose reply must not
 // overtake earlier data. A wrapper has the signature of the driver's function, and the row calls it instead.
-// Executor's thread only.
+// The row checks device addresses that are parameters before that, by their roles
+// (protocol/calls/device_address.h). Executor's thread only.
 #pragma once
 #include <span>
 #include <string_view>
@@ -18,9 +19,9 @@
   X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess)                     \
   X(cuMemGetAllocationGranularity) X(cuCtxSetLimit) X(cuStreamCreate) X(cuStreamCreateWithPriority)                \
   X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
-  X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
+  X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)                                                                    \
   X(cuStreamWaitEvent) X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
-  X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress_v2) X(cuTexRefSetAddress2D_v3) \
+  X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress2D_v3) \
   X(cuEventCreate) X(cuEventRecord) X(cuEventRecordWithFlags) X(cuTexRefCreate) X(cuTexRefDestroy)           \
   X(cuTexRefSetArray) X(cuTexRefSetMipmappedArray) X(cuSurfRefSetArray) X(cuModuleUnload) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess)
 #if CUDA_VERSION >= 12000

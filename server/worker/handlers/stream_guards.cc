@@ -52,22 +52,12 @@ CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBa
 }
 
 CUresult wait_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
   pause(stream);
   return REAL(cuStreamWaitValue32_v2)(stream, address, value, flags);
 }
 CUresult wait_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
   pause(stream);
   return REAL(cuStreamWaitValue64_v2)(stream, address, value, flags);
-}
-CUresult write_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuStreamWriteValue32_v2)(stream, address, value, flags);
-}
-CUresult write_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuStreamWriteValue64_v2)(stream, address, value, flags);
 }
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
   if (!operations) return CUDA_ERROR_INVALID_VALUE;

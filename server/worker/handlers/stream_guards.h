@@ -6,8 +6,6 @@ namespace gpupool::worker::guards {
 
 CUresult wait_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
 CUresult wait_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
-CUresult write_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
-CUresult write_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags);
 CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value);
 CUresult create_stream(CUstream* stream, unsigned flags);

@@ -387,7 +387,7 @@ Outcome Executor::execute_row(Command& command) {
   wire::Writer writer(reply_body);
   const RowFunction& function = functions_[*index];
   const InDriver in(function.driver_name);
-  const auto result = row.execute(function.address, command.body, writer, table);
+  const auto result = row.execute(function.address, command.body, writer, table, memory);
   if (!result) return Outcome::malformed(row.name);
   if (table.broken()) return Outcome::malformed("an invalid new handle");
   return *result;

@@ -1,5 +1,6 @@
 // Tests every row of the call table generically: arguments that the client encodes reach the worker's
-// function unchanged, the reply reaches the caller's memory, and a request truncated at any byte is rejected.
+// function unchanged, the reply reaches the caller's memory, and a request truncated at any byte or with an
+// address outside the session's memory is rejected.
 #include <cstring>
 #include <memory>
 #include <set>
@@ -35,6 +36,13 @@ struct Table {
   std::optional<CUstream> stream(uint64_t handle) { return handle_from_bits<CUstream>(handle); }
   std::optional<CUdevice> device(CUdevice number) const { return number; }
   std::set<uint64_t> bound, unbound;
+};
+
+// The session's memory: all of it, or none.
+struct Memory {
+  bool all = true;
+  bool owns(uint64_t, uint64_t) const { return all; }
+  bool in_range(uint64_t, uint64_t) const { return all; }
 };
 
 constexpr size_t kItems = 3;  // value of all counts
@@ -85,6 +93,12 @@ template <class Role>
 constexpr size_t kLess = 0;
 template <size_t N, size_t K>
 constexpr size_t kLess<role::in_array_less<N, K>> = K;
+
+// A CUdeviceptr or flags, of which only number and guarded_device_address are not checked by the row.
+template <class Role, class A>
+constexpr bool kIsCheckedAddress =
+    std::is_same_v<A, CUdeviceptr> && !kIsHandle<Role, A> && !std::is_same_v<Role, role::number> &&
+    !std::is_same_v<Role, role::guarded_device_address>;
 
 CUlaunchConfig sample_config() {
   static CUlaunchAttribute attributes[2];
@@ -177,10 +191,21 @@ struct Check<CUresult (*)(A...), Roles...> {
     wire::Writer reply_writer(reply);
     wire::Reader reader(request);
     const auto result =
-        Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, reader, reply_writer, table);
+        Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, reader, reply_writer, table, Memory{});
     REQUIRE(result.has_value());
     CHECK(*result == CUDA_SUCCESS);
     CHECK(seen == sent);
+
+    if constexpr ((kIsCheckedAddress<Roles, A> || ...)) {
+      wire::Reader again(request);
+      wire::Buffer ignored;
+      wire::Writer ignored_writer(ignored);
+      seen.clear();
+      const auto refused = Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, again, ignored_writer,
+                                        table, Memory{false});
+      CHECK(refused == CUDA_ERROR_INVALID_VALUE);
+      CHECK(seen.empty());  // the driver was not called
+    }
 
     // The reply is written to the caller's memory.
     wire::Reader reply_reader(reply);
@@ -191,15 +216,16 @@ struct Check<CUresult (*)(A...), Roles...> {
       wire::Buffer ignored;
       wire::Writer ignored_writer(ignored);
       seen.clear();
-      const auto outcome =
-          Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, partial, ignored_writer, table);
+      const auto outcome = Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, partial,
+                                        ignored_writer, table, Memory{});
       CHECK_FALSE(outcome.has_value());
       CHECK(seen.empty());  // the driver was not called
     }
     request.push_back(std::byte{0});
     wire::Reader longer(request);
     CHECK_FALSE(
-        Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, longer, reply_writer, table).has_value());
+        Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, longer, reply_writer, table, Memory{})
+            .has_value());
     // A reply with a wrong length is detected.
     reply.push_back(std::byte{0});
     wire::Reader long_reply(reply);
