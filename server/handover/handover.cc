@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 namespace gpupool::server {
 namespace {
@@ -47,13 +49,16 @@ size_t take_descriptors(msghdr& message, int& first) {
 
 }  // namespace
 
-Result<void> send_control(int socket, ControlHeader header, const std::string& payload, int descriptor) {
+Result<void> send_packet(int socket, ControlKind kind, std::span<const std::byte> body,
+                         std::string_view payload, int descriptor) {
   if (payload.size() > kMaxControlPayload) return Error{ErrorCode::limit, "control message is too long"};
-  header.payload_bytes = static_cast<uint32_t>(payload.size());
-  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  ControlHeader header{kind, static_cast<uint32_t>(payload.size())};
+  iovec parts[3] = {{&header, sizeof header},
+                    {const_cast<std::byte*>(body.data()), body.size()},
+                    {const_cast<char*>(payload.data()), payload.size()}};
   msghdr message{};
   message.msg_iov = parts;
-  message.msg_iovlen = 2;
+  message.msg_iovlen = 3;
   DescriptorSpace space{};
   if (descriptor >= 0) {
     message.msg_control = space.bytes;
@@ -72,11 +77,24 @@ Result<void> send_control(int socket, ControlHeader header, const std::string& p
 
 namespace {
 
-// `most`: the largest payload accepted.
+// Splits what follows the header into the struct of the kind and the payload. Returns false if the sizes are
+// wrong or the kind is unknown.
+bool split(const ControlHeader& header, std::string rest, ControlMessage& out) {
+  const std::optional<size_t> body = control_body_bytes(header.kind);
+  if (!body || header.payload_bytes > kMaxControlPayload || rest.size() != *body + header.payload_bytes)
+    return false;
+  out.kind = header.kind;
+  std::memcpy(out.body_bytes.data(), rest.data(), *body);
+  rest.erase(0, *body);
+  out.payload = std::move(rest);
+  return true;
+}
+
+// `most`: the largest accepted size of what follows the header.
 Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags, size_t most) {
-  ControlMessage out;
-  out.payload.resize(most);
-  iovec parts[2] = {{&out.header, sizeof out.header}, {out.payload.data(), out.payload.size()}};
+  ControlHeader header;
+  std::string rest(most, '\0');
+  iovec parts[2] = {{&header, sizeof header}, {rest.data(), rest.size()}};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
@@ -86,23 +104,26 @@ Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags, si
   while ((size = ::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC)) < 0) {
     if (errno != EINTR) return failure("reading from", errno);
   }
+  ControlMessage out;
   const size_t descriptors = take_descriptors(message, out.descriptor);
   if (size == 0) return Error{ErrorCode::closed, "the control socket was closed"};
   const auto received = static_cast<size_t>(size);
-  if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 || descriptors > 1 ||
-      out.header.payload_bytes != received - sizeof out.header) {
+  const bool whole = received >= sizeof header && (message.msg_flags & MSG_TRUNC) == 0 && descriptors <= 1;
+  if (whole) rest.resize(received - sizeof header);
+  if (!whole || !split(header, std::move(rest), out)) {
     if (out.descriptor >= 0) ::close(out.descriptor);
     return Error{ErrorCode::malformed, "malformed message on the control socket"};
   }
-  out.payload.resize(out.header.payload_bytes);
   return out;
 }
+
+constexpr size_t kMaxRest = kMaxControlBody + kMaxControlPayload;
 
 }  // namespace
 
 Result<ControlMessage> receive_control(int socket) {
   DescriptorSpace space{};
-  return receive(socket, &space, 0, kMaxControlPayload);
+  return receive(socket, &space, 0, kMaxRest);
 }
 
 Result<ControlMessage> receive_worker_control(int socket) {
@@ -118,8 +139,8 @@ Result<ControlMessage> receive_worker_control(int socket) {
   // Receiving descriptors would close them on this thread.
   if ((message.msg_flags & MSG_CTRUNC) != 0)
     return Error{ErrorCode::malformed, "a message on the control socket carries descriptors"};
-  const size_t payload = std::max(static_cast<size_t>(size), sizeof(ControlHeader)) - sizeof(ControlHeader);
-  return receive(socket, nullptr, MSG_DONTWAIT, std::min<size_t>(payload, kMaxControlPayload));
+  const size_t rest = std::max(static_cast<size_t>(size), sizeof(ControlHeader)) - sizeof(ControlHeader);
+  return receive(socket, nullptr, MSG_DONTWAIT, std::min(rest, kMaxRest));
 }
 
 }  // namespace gpupool::server

@@ -140,7 +140,7 @@ bool set_driver_cache(const std::string& bytes) {
 
 // Moves the message's descriptor to the given number. Returns false if the message is of another kind.
 bool take_descriptor(Result<server::ControlMessage>& message, server::ControlKind kind, int number) {
-  if (!message || message->header.kind != kind) return false;
+  if (!message || message->kind != kind) return false;
   ::dup3(message->descriptor, number, O_CLOEXEC);
   ::close(message->descriptor);
   return true;
@@ -165,13 +165,13 @@ Result<void> send_reply(transport::Connection& connection, const control::HelloR
   return transport::send_all(connection, parts, deadline);
 }
 
-Result<std::unique_ptr<transport::Connection>> open_connection(const server::ControlMessage& message,
+// Opens the connection of a session or bulk message.
+template <class Body>
+Result<std::unique_ptr<transport::Connection>> open_connection(const Body& body, int descriptor,
                                                                transport::Options options) {
-  const auto& scheme = message.header.transport;
-  const auto& secret = message.header.tls_secret;
-  options.tls.secret.assign(secret.data(), secret.size());
-  return transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())),
-                          message.descriptor, options);
+  options.tls.secret.assign(body.tls_secret.data(), body.tls_secret.size());
+  const std::string scheme(body.transport.data(), ::strnlen(body.transport.data(), body.transport.size()));
+  return transport::adopt(scheme, descriptor, options);
 }
 
 compression::Policy requested_compression(const std::string& hello) {
@@ -188,10 +188,10 @@ Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline
   return connection.upgrade(transport::Side::server, deadline);
 }
 
-std::optional<VisibleDevices> visible_devices(const server::ControlHeader& header, size_t devices) {
-  if (header.gpu_count == 0) return VisibleDevices::all(devices);
-  if (header.gpu_count > header.gpus.size()) return std::nullopt;
-  const std::vector<int> ordinals(header.gpus.begin(), header.gpus.begin() + header.gpu_count);
+std::optional<VisibleDevices> visible_devices(const server::packet::Session& said, size_t devices) {
+  if (said.gpu_count == 0) return VisibleDevices::all(devices);
+  if (said.gpu_count > said.gpus.size()) return std::nullopt;
+  const std::vector<int> ordinals(said.gpus.begin(), said.gpus.begin() + said.gpu_count);
   const bool there = std::all_of(ordinals.begin(), ordinals.end(),
                                  [&](int ordinal) { return static_cast<size_t>(ordinal) < devices; });
   return there ? std::optional(VisibleDevices(ordinals)) : std::nullopt;
@@ -201,17 +201,17 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
           const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
           const Usage& usage, std::vector<quota::Groups> groups,
           std::function<MemoryUse(int device)> memory_use) {
-  const server::ControlHeader& header = message.header;
-  const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
+  const auto said = message.body<server::packet::Session>();
+  const std::chrono::milliseconds dead_peer_timeout(said.dead_peer_timeout_ms);
   transport::Options options;
   options.dead_peer_timeout = dead_peer_timeout;
   options.rdma = rdma;
-  auto connection = open_connection(message, options);
+  auto connection = open_connection(said, message.descriptor, options);
   if (!connection) {
-    log::info("client_gone", {{"session", header.session_number}, {"reason", connection.error().message}});
+    log::info("client_gone", {{"session", said.number}, {"reason", connection.error().message}});
     return server::kWorkerHandoverFailed;
   }
-  const auto visible = visible_devices(header, devices.size());
+  const auto visible = visible_devices(said, devices.size());
   if (!visible) return server::kWorkerControlBroken;
   limit_memory(quota::Ledger(usage.account, usage.page, usage.slot), devices);
   limit_multiprocessors(groups, devices);
@@ -221,37 +221,37 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_protocol_version(wire::kProtocolVersion);
   reply.set_server_version(kVersion);
   reply.set_driver_version(library.driver_version());
-  reply.set_session_id(std::string(header.session_id.data(), header.session_id.size()));
-  reply.set_resume_token(std::string(header.resume_token.data(), header.resume_token.size()));
+  reply.set_session_id(std::string(said.id.data(), said.id.size()));
+  reply.set_resume_token(std::string(said.resume_token.data(), said.resume_token.size()));
   std::vector<uint64_t> granularity;
   for (const control::Device& device : devices) granularity.push_back(device.granularity());
   for (const int ordinal : visible->ordinals()) *reply.add_devices() = devices[static_cast<size_t>(ordinal)];
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
-  reply.set_server_id(header.server_id);
+  reply.set_server_id(said.server_id);
   reply.set_peer_protocol(wire::kPeerProtocolVersion);
   // Bulk connections have no advantage over shared memory.
   reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
   reply.set_takes_compressed(true);
-  reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
+  reply.set_bulk_token(std::string(said.bulk_token.data(), said.bulk_token.size()));
   image::Nonce nonce{};
   const bool keeps_images =
-      header.image_bytes != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
+      said.largest_image != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
   if (keeps_images) {
     reply.set_image_nonce(nonce.data(), nonce.size());
-    reply.set_largest_image(header.image_bytes);
+    reply.set_largest_image(said.largest_image);
   }
   const auto deadline = transport::Clock::now() + dead_peer_timeout;
   auto opened = send_reply(**connection, reply, deadline);
   if (opened) opened = (*connection)->upgrade(transport::Side::server, deadline);
   if (!opened) {
-    log::info("client_gone", {{"session", header.session_number}, {"reason", opened.error().message}});
+    log::info("client_gone", {{"session", said.number}, {"reason", opened.error().message}});
     return server::kWorkerHandoverFailed;
   }
-  log::info("session_running", {{"session", header.session_number},
-                                {"client", (*connection)->peer()},
-                                {"transport", (*connection)->carrier()}});
+  log::info(
+      "session_running",
+      {{"session", said.number}, {"client", (*connection)->peer()}, {"transport", (*connection)->carrier()}});
   SessionStart start;
   start.connection = std::move(*connection);
   start.symbol = [&library](const char* name) { return library.symbol(name); };
@@ -264,13 +264,13 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.rdma = rdma;
   start.compression = requested_compression(message.payload);
   start.control = &control;
-  start.server_id = header.server_id;
-  start.session_number = header.session_number;
-  start.oversubscribes = header.oversubscribes != 0;
+  start.server_id = said.server_id;
+  start.session_number = said.number;
+  start.oversubscribes = said.oversubscribes != 0;
   start.usage = usage;
   start.groups = std::move(groups);
   start.image_nonce = nonce;
-  start.largest_image = keeps_images ? header.image_bytes : 0;
+  start.largest_image = keeps_images ? said.largest_image : 0;
   start.stop_descriptor = control.end_descriptor();
   // "always": stage copies as on devices whose memory the CPU cannot access
   const char* const staging = std::getenv("GPUPOOL_STAGING");
@@ -278,13 +278,13 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   options.bulk = true;
   options.session = start.connection.get();
   start.welcome_bulk = welcome_bulk;
-  start.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
+  start.bulk_token.assign(said.bulk_token.data(), said.bulk_token.size());
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
-      const bool peer = message.header.from_peer != 0;
-      if (auto connection = open_connection(message, options))
-        sink(std::move(*connection), peer ? std::optional(message.header.peer.copy) : std::nullopt);
+      const auto bulk = message.body<server::packet::Bulk>();
+      if (auto connection = open_connection(bulk, message.descriptor, options))
+        sink(std::move(*connection), bulk.from_peer != 0 ? std::optional(bulk.copy) : std::nullopt);
     });
   };
   return run_session(std::move(start));
@@ -311,8 +311,8 @@ std::string summarize_devices(const DeviceLibrary& library, const std::vector<co
 
 int fail_to_start(const std::string& why) {
   // The send only fails if poold is gone.
-  (void)server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::failed},
-                             why.substr(0, server::kMaxControlPayload), -1);
+  (void)server::send_control<server::ControlKind::failed>(server::kControlDescriptor, {},
+                                                          why.substr(0, server::kMaxControlPayload));
   return server::kWorkerDeviceUnusable;
 }
 
@@ -379,8 +379,8 @@ int run(const Arguments& arguments) {
     if (const auto restricted = sandbox::restrict_calls(arguments.other_calls); !restricted)
       return fail_to_start(restricted.error().message);
   }
-  const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
-                                         summarize_devices(**library, *devices), -1);
+  const auto told = server::send_control<server::ControlKind::ready>(server::kControlDescriptor, {},
+                                                                     summarize_devices(**library, *devices));
   // Nothing has run on the device before the first client, so the library's exit handlers have nothing to
   // wait for.
   if (!told)
@@ -389,12 +389,11 @@ int run(const Arguments& arguments) {
   auto message = server::receive_control(server::kControlDescriptor);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
   if (!message && message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
-  if (!page || !message || message->header.kind != server::ControlKind::account)
-    return server::kWorkerControlBroken;
+  if (!page || !message || message->kind != server::ControlKind::account) return server::kWorkerControlBroken;
   auto account = quota::SharedPage<quota::Account>::open(message->descriptor);
-  if (!account || message->header.account_slot >= quota::kMaxSessionsPerTenant)
-    return server::kWorkerControlBroken;
-  const Usage usage{std::move(*page), std::move(*account), message->header.account_slot};
+  const uint32_t slot = message->body<server::packet::Account>().slot;
+  if (!account || slot >= quota::kMaxSessionsPerTenant) return server::kWorkerControlBroken;
+  const Usage usage{std::move(*page), std::move(*account), slot};
   std::vector<quota::Groups> groups(message->payload.size() / sizeof(quota::Groups));
   if (!groups.empty())
     std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));
@@ -404,7 +403,7 @@ int run(const Arguments& arguments) {
   if (take_descriptor(message, server::ControlKind::cache_folder, server::kCacheDescriptor))
     message = server::receive_control(server::kControlDescriptor);
   if (!message) return server::kWorkerControlBroken;
-  if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
+  if (message->kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control =
       *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process

@@ -17,9 +17,9 @@
 namespace gpupool::fuzz {
 namespace {
 
-using server::ControlHeader;
 using server::ControlKind;
 using server::ControlMessage;
+namespace packet = server::packet;
 
 constexpr pid_t kFirstPid = 2'000'000'000;  // above Linux's largest process id
 
@@ -34,8 +34,8 @@ std::vector<std::shared_ptr<quota::SharedPage<quota::SessionPage>>>& idle_pages(
 }
 
 // True for messages that come with a descriptor.
-bool has_descriptor(const ControlHeader& header) {
-  switch (header.kind) {
+bool has_descriptor(const ControlMessage& message) {
+  switch (message.kind) {
     case ControlKind::session:
     case ControlKind::bulk:
     case ControlKind::account:
@@ -45,7 +45,7 @@ bool has_descriptor(const ControlHeader& header) {
     case ControlKind::image_space:
     case ControlKind::share_wanted:
     case ControlKind::peer_found: return true;
-    case ControlKind::share_found: return header.share_is_memory != 0;
+    case ControlKind::share_found: return message.body<packet::ShareFound>().is_memory != 0;
     default: return false;
   }
 }
@@ -111,11 +111,14 @@ void FakeWorkers::end(FakeWorker& worker, int status) {
   ::raise(SIGCHLD);
 }
 
-void FakeWorkers::send(FakeWorker& worker, const ControlHeader& header, const std::string& payload,
-                       int descriptor) {
+void FakeWorkers::send(FakeWorker& worker, ControlKind kind, std::span<const std::byte> body,
+                       const std::string& payload, int descriptor) {
   if (worker.ended()) return;
-  if (header.kind == ControlKind::share_wanted) worker.share_requests.insert(header.share_request);
-  static_cast<void>(server::send_control(worker.control, header, payload, descriptor));
+  if (packet::ShareWanted wanted; kind == ControlKind::share_wanted && body.size() == sizeof wanted) {
+    std::memcpy(&wanted, body.data(), sizeof wanted);
+    worker.share_requests.insert(wanted.request);
+  }
+  static_cast<void>(server::send_packet(worker.control, kind, body, payload, descriptor));
 }
 
 void FakeWorkers::send_raw(FakeWorker& worker, const std::string& bytes) {
@@ -135,7 +138,7 @@ void FakeWorkers::say_ready(FakeWorker& worker) {
     }
     return said.SerializeAsString();
   }();
-  send(worker, {.kind = ControlKind::ready}, devices);
+  send<ControlKind::ready>(worker, {}, devices);
 }
 
 void FakeWorkers::take(FakeWorker& worker) {
@@ -149,43 +152,51 @@ void FakeWorkers::take(FakeWorker& worker) {
       }
       message = std::move(*received);
     }
-    require((message.descriptor >= 0) == has_descriptor(message.header));
+    require((message.descriptor >= 0) == has_descriptor(message));
     note(worker, message);
     close_if_open(message.descriptor);
   }
 }
 
+// Only a worker with an open request gets an answer, and only one.
+void FakeWorkers::answered(FakeWorker& worker, uint64_t request) {
+  const auto asked = worker.share_requests.find(request);
+  require(asked != worker.share_requests.end());
+  worker.share_requests.erase(asked);
+}
+
 void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
-  const ControlHeader& header = message.header;
-  switch (header.kind) {
-    case ControlKind::session:
-      require(worker.session == 0 && header.session_number != 0);
-      worker.session = header.session_number;
-      worker.session_id.assign(header.session_id.data(), header.session_id.size());
-      worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
-      return;
-    case ControlKind::image_found:
-      return require(server::is_sealed_file(message.descriptor, header.image_bytes));
-    case ControlKind::image_space:
-      close_if_open(worker.image_space);
-      worker.image_space = ::fcntl(message.descriptor, F_DUPFD_CLOEXEC, 0);
-      worker.image_name = header.image_name;
-      worker.image_bytes = header.image_bytes;
-      return;
-    case ControlKind::share_wanted:
-      require(header.share_session == worker.session && header.share_requester != worker.session);
-      worker.share_wanted = header;
-      return;
-    case ControlKind::share_found:
-    case ControlKind::share_missing: {
-      // Only a worker with an open request gets an answer, and only one.
-      const auto asked = worker.share_requests.find(header.share_request);
-      require(asked != worker.share_requests.end());
-      worker.share_requests.erase(asked);
+  switch (message.kind) {
+    case ControlKind::session: {
+      const auto session = message.body<packet::Session>();
+      require(worker.session == 0 && session.number != 0);
+      worker.session = session.number;
+      worker.session_id.assign(session.id.data(), session.id.size());
+      worker.bulk_token.assign(session.bulk_token.data(), session.bulk_token.size());
       return;
     }
-    case ControlKind::change_state: worker.state_question = header.state_question; return;
-    case ControlKind::dump_wanted: worker.dump_question = header.dump_question; return;
+    case ControlKind::image_found:
+      return require(server::is_sealed_file(message.descriptor, message.body<packet::ImageQuestion>().bytes));
+    case ControlKind::image_space: {
+      const auto image = message.body<packet::ImageQuestion>();
+      close_if_open(worker.image_space);
+      worker.image_space = ::fcntl(message.descriptor, F_DUPFD_CLOEXEC, 0);
+      worker.image_name = image.name;
+      worker.image_bytes = image.bytes;
+      return;
+    }
+    case ControlKind::share_wanted:
+      worker.share_wanted = message.body<packet::ShareWanted>();
+      return require(worker.share_wanted.session == worker.session &&
+                     worker.share_wanted.requester != worker.session);
+    case ControlKind::share_found: return answered(worker, message.body<packet::ShareFound>().request);
+    case ControlKind::share_missing: return answered(worker, message.body<packet::ShareMissing>().request);
+    case ControlKind::change_state:
+      worker.state_question = message.body<packet::ChangeState>().question;
+      return;
+    case ControlKind::dump_wanted:
+      worker.dump_question = message.body<packet::DumpQuestion>().question;
+      return;
     case ControlKind::account:
     case ControlKind::bulk:
     case ControlKind::end_session:

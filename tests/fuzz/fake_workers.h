@@ -6,6 +6,7 @@
 #pragma once
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,8 @@ struct FakeWorker {
   int image_space = -1;                            // file to be filled with an image
   wire::ImageDigest image_name{};                  // name and size of that image
   uint64_t image_bytes = 0;
-  server::ControlHeader share_wanted{};    // last request from another worker
-  std::multiset<uint64_t> share_requests;  // its own unanswered requests
+  server::packet::ShareWanted share_wanted{};  // last request from another worker
+  std::multiset<uint64_t> share_requests;      // its own unanswered requests
   bool ended() const { return control < 0; }
 };
 
@@ -47,8 +48,16 @@ class FakeWorkers {
   void end(FakeWorker& worker, int status);
   // Sends a control message; does nothing if the worker has ended or poold does not read. `descriptor` -1:
   // none.
-  void send(FakeWorker& worker, const server::ControlHeader& header, const std::string& payload,
-            int descriptor = -1);
+  template <server::ControlKind kind>
+  void send(FakeWorker& worker, const server::ControlBody<kind>& body, const std::string& payload = {},
+            int descriptor = -1) {
+    const auto bytes = std::as_bytes(std::span(&body, 1));
+    send(worker, kind, bytes.first(server::kControlBodyBytes<server::ControlBody<kind>>), payload,
+         descriptor);
+  }
+  // The same for any kind, with a struct that need not fit it.
+  void send(FakeWorker& worker, server::ControlKind kind, std::span<const std::byte> body,
+            const std::string& payload, int descriptor);
   void send_raw(FakeWorker& worker, const std::string& bytes);
   void say_ready(FakeWorker& worker);
   // Receives and checks all messages that poold has sent to the worker.
@@ -58,7 +67,8 @@ class FakeWorkers {
 
  private:
   Result<server::StartedWorker> start(const server::WorkerProgram&);
-  void note(FakeWorker& worker, const server::ControlMessage& message);
+  static void note(FakeWorker& worker, const server::ControlMessage& message);
+  static void answered(FakeWorker& worker, uint64_t request);
 
   std::vector<std::unique_ptr<FakeWorker>> workers_;
 };

@@ -125,11 +125,8 @@ class Attack {
     if (!its) return;
     pool_.workers().take(*its);
     const uint64_t question = input_.below(4) == 3 ? input_.below(8) : its->state_question;
-    pool_.workers().send(*its,
-                         {.kind = ControlKind::state_changed,
-                          .state_question = question,
-                          .state_result = static_cast<int32_t>(input_.below(2))},
-                         "");
+    pool_.workers().send<ControlKind::state_changed>(
+        *its, {.question = question, .result = static_cast<int32_t>(input_.below(2))});
   }
 
   // Reads the answers so far; aborts if one is invalid.

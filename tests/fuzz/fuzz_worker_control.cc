@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
+#include <type_traits>
 
 #include "tests/fuzz/fake_pool.h"
 #include "tests/fuzz/input.h"
@@ -74,26 +76,77 @@ class Attack {
     }
   }
 
+  // Values for the structs of all kinds.
+  struct Values {
+    int32_t gpu = 0;
+    uint64_t bytes = 0;
+    uint32_t restores = 0, is_memory = 0;
+    wire::ImageDigest name{};
+    uint64_t request = 0;
+    uint64_t share_session = 0, requester = 0;
+    uint64_t question = 0;
+    int32_t result = 0;
+    wire::PeerTarget target{};
+  };
+  Values values() {
+    Values out;
+    out.gpu = static_cast<int32_t>(input_.below(4)) - 1;
+    out.bytes = size();
+    out.restores = input_.below(2);
+    out.name.fill(static_cast<uint8_t>(input_.below(3)));
+    out.request = input_.below(4);
+    out.share_session = input_.below(6);
+    out.requester = input_.below(6);
+    out.is_memory = input_.below(2);
+    out.question = input_.below(8);
+    out.result = static_cast<int32_t>(input_.below(3));
+    out.target.port = static_cast<uint16_t>(input_.below(2));
+    return out;
+  }
+
   void send() {
     auto* const its = worker();
-    ControlHeader header{.kind = kKinds[input_.below(std::size(kKinds))]};
-    header.gpu = static_cast<int32_t>(input_.below(4)) - 1;
-    header.memory_bytes = header.image_bytes = size();
-    header.memory_restores = input_.below(2);
-    header.image_name.fill(static_cast<uint8_t>(input_.below(3)));
-    header.image_request = header.share_request = header.peer_request = header.memory_question =
-        input_.below(4);
-    header.share_session = input_.below(6);
-    header.share_requester = input_.below(6);
-    header.share_is_memory = input_.below(2);
-    header.state_question = header.dump_question = input_.below(8);
-    header.state_result = static_cast<int32_t>(input_.below(3));
-    header.peer.port = static_cast<uint16_t>(input_.below(2));
+    const ControlKind kind = kKinds[input_.below(std::size(kKinds))];
+    const Values of = values();
     const uint32_t odd = input_.below(16);
-    if (odd == 1) header.kind = ControlKind(input_.get<uint32_t>());
-    if (its)
-      pool_.workers().send(*its, header, odd == 2 || header.kind == ControlKind::dump ? input_.text() : "",
-                           odd == 3 ? file_ : -1);
+    const uint32_t other = odd == 1 ? input_.get<uint32_t>() : 0;
+    if (!its) return;
+    const std::string text = odd == 2 || kind == ControlKind::dump ? input_.text() : "";
+    // Sends the struct of `kind`; for odd == 1, under another kind.
+    const auto as = [&](const auto& body) {
+      using Body = std::remove_cvref_t<decltype(body)>;
+      const auto bytes = std::as_bytes(std::span(&body, 1)).first(kControlBodyBytes<Body>);
+      if (odd != 1 && !is_control_body<Body>(kind)) std::abort();  // would be a mistake of this switch
+      pool_.workers().send(*its, odd == 1 ? ControlKind(other) : kind, bytes, text, odd == 3 ? file_ : -1);
+    };
+    switch (kind) {
+      case ControlKind::memory_needed:
+        return as(packet::MemoryNeeded{
+            .question = of.request, .bytes = of.bytes, .gpu = of.gpu, .restores = of.restores});
+      case ControlKind::moved_out: return as(packet::MovedOut{.bytes = of.bytes, .gpu = of.gpu});
+      case ControlKind::image_wanted:
+      case ControlKind::image_offered:
+        return as(packet::ImageQuestion{.request = of.request, .bytes = of.bytes, .name = of.name});
+      case ControlKind::image_deposit:
+      case ControlKind::image_damaged: return as(packet::Image{.bytes = of.bytes, .name = of.name});
+      case ControlKind::share_wanted:
+        return as(packet::ShareWanted{
+            .session = of.share_session, .requester = of.requester, .request = of.request});
+      case ControlKind::share_found:
+        return as(packet::ShareFound{.requester = of.requester,
+                                     .request = of.request,
+                                     .bytes = of.bytes,
+                                     .gpu = of.gpu,
+                                     .is_memory = of.is_memory});
+      case ControlKind::share_missing:
+        return as(packet::ShareMissing{.requester = of.requester, .request = of.request});
+      case ControlKind::state_changed:
+        return as(packet::StateChanged{.question = of.question, .result = of.result});
+      case ControlKind::dump: return as(packet::DumpQuestion{.question = of.question});
+      case ControlKind::peer_wanted:
+        return as(packet::PeerWanted{.request = of.request, .target = of.target});
+      default: return as(packet::NoBody{});
+    }
   }
 
   void send_raw() {
@@ -109,32 +162,18 @@ class Attack {
     switch (input_.below(6)) {
       case 0:
         all.fill_image(its, true);
-        return all.send(its,
-                        {.kind = ControlKind::image_deposit,
-                         .image_bytes = its.image_bytes,
-                         .image_name = its.image_name},
-                        "");
+        return all.send<ControlKind::image_deposit>(its, {.bytes = its.image_bytes, .name = its.image_name});
       case 1:
         all.fill_image(its, false);
-        return all.send(its,
-                        {.kind = ControlKind::image_deposit,
-                         .image_bytes = its.image_bytes,
-                         .image_name = its.image_name},
-                        "");
-      case 2: {
-        ControlHeader found = its.share_wanted;
-        found.kind = ControlKind::share_found;
-        found.share_is_memory = input_.below(2);
-        return all.send(its, found, "");
-      }
+        return all.send<ControlKind::image_deposit>(its, {.bytes = its.image_bytes, .name = its.image_name});
+      case 2:
+        return all.send<ControlKind::share_found>(its, {.requester = its.share_wanted.requester,
+                                                        .request = its.share_wanted.request,
+                                                        .is_memory = input_.below(2)});
       case 3:
-        return all.send(its,
-                        {.kind = ControlKind::state_changed,
-                         .state_question = its.state_question,
-                         .state_result = static_cast<int32_t>(input_.below(2))},
-                        "");
-      case 4:
-        return all.send(its, {.kind = ControlKind::dump, .dump_question = its.dump_question}, input_.text());
+        return all.send<ControlKind::state_changed>(
+            its, {.question = its.state_question, .result = static_cast<int32_t>(input_.below(2))});
+      case 4: return all.send<ControlKind::dump>(its, {.question = its.dump_question}, input_.text());
       default: return;
     }
   }

@@ -32,6 +32,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "server/handover/handover.h"
 
@@ -80,14 +81,15 @@ int send_copies(int socket, std::span<const std::byte> bytes, int descriptor, si
 
 void send_lingering(const std::string& how) {
   using namespace gpupool::server;
-  ControlHeader header{.kind = how == "hostile:linger-share" ? ControlKind::share_found
-                                                             : ControlKind::image_deposit};
-  header.image_bytes = 100;
+  const ControlHeader header{
+      how == "hostile:linger-share" ? ControlKind::share_found : ControlKind::image_deposit, 0};
+  std::vector<std::byte> bytes(sizeof header + *control_body_bytes(header.kind));
+  std::memcpy(bytes.data(), &header, sizeof header);
   const size_t count = how == "hostile:linger-many" ? 253 : 1;
   const int lingers = how == "hostile:linger-fuse"
                           ? ::open(std::getenv("FAKE_DEVICE_PEER"), O_RDONLY | O_CLOEXEC)
                           : lingering_connection();
-  const int error = send_copies(kControlDescriptor, std::as_bytes(std::span(&header, 1)), lingers, count);
+  const int error = send_copies(kControlDescriptor, bytes, lingers, count);
   if (error == 0 && how != "hostile:linger-fuse") ::close(lingers);
   ::dprintf(kLogDescriptor, "fake_sent errno=%d\n", error);
 }
@@ -153,22 +155,17 @@ char state_of(pid_t process) {
 void say_last_words() {
   using namespace gpupool::server;
   ::alarm(60);
-  ControlHeader header{.kind = ControlKind::image_offered};
-  header.image_bytes = 100;
-  (void)send_control(kControlDescriptor, header, "", -1);
+  (void)send_control<ControlKind::image_offered>(kControlDescriptor, {.bytes = 100});
   for (int unread = 1; unread > 0;) ::ioctl(kControlDescriptor, SIOCOUTQ, &unread);
   ::dprintf(kLogDescriptor, "fake_offered\n");
   while (state_of(::getppid()) != 'T') ::usleep(1000);
-  header.kind = ControlKind::turn;
-  for (int count = 0; count < 120; ++count) (void)send_control(kControlDescriptor, header, "", -1);
-  header.kind = ControlKind::image_deposit;
-  if (!send_control(kControlDescriptor, header, "", -1)) ::abort();
+  for (int count = 0; count < 120; ++count) (void)send_control<ControlKind::turn>(kControlDescriptor);
+  if (!send_control<ControlKind::image_deposit>(kControlDescriptor, {.bytes = 100})) ::abort();
   ::_exit(0);
 }
 
 void speak_to_poold() {
   using namespace gpupool::server;
-  ControlHeader header;
   const std::string how = mode();
   if (how.starts_with("hostile:linger-")) return send_lingering(how);
   if (how == "hostile:last-words") return say_last_words();
@@ -186,24 +183,24 @@ void speak_to_poold() {
     ::send(kControlDescriptor, "?", 1, MSG_NOSIGNAL);
     return;
   }
-  if (how == "hostile:kind") header.kind = static_cast<ControlKind>(12345);
-  if (how == "hostile:ready") header.kind = ControlKind::ready;
+  if (how == "hostile:kind")
+    (void)send_packet(kControlDescriptor, static_cast<ControlKind>(12345), {}, "", -1);
+  if (how == "hostile:ready") (void)send_control<ControlKind::ready>(kControlDescriptor);
   if (how == "hostile:damaged") {
-    header.kind = ControlKind::image_damaged;
-    header.image_name.fill(1);
+    packet::Image image;
+    image.name.fill(1);
+    (void)send_control<ControlKind::image_damaged>(kControlDescriptor, image);
   }
-  if (how == "hostile:deposit") {
-    header.kind = ControlKind::image_deposit;
-    header.image_bytes = 100;
-  }
-  if (how == "hostile:dump") header.kind = ControlKind::dump;
+  if (how == "hostile:deposit")
+    (void)send_control<ControlKind::image_deposit>(kControlDescriptor, {.bytes = 100});
+  if (how == "hostile:dump") (void)send_control<ControlKind::dump>(kControlDescriptor);
   if (how == "hostile:peers") {  // more connections than any client needs
-    header.kind = ControlKind::peer_wanted;
-    header.peer.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
-    header.peer.port = 1;
-    for (int more = 0; more < 100; ++more) (void)send_control(kControlDescriptor, header, "", -1);
+    packet::PeerWanted wanted;
+    wanted.target.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+    wanted.target.port = 1;
+    for (int more = 0; more < 101; ++more)
+      (void)send_control<ControlKind::peer_wanted>(kControlDescriptor, wanted);
   }
-  (void)send_control(kControlDescriptor, header, "", -1);
 }
 
 std::string cache_path, cache_bytes;  // values at the time of cuInit

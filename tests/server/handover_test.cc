@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "tests/support/catch.h"
 
@@ -26,20 +27,19 @@ struct Sockets {
 
 }  // namespace
 
-TEST_CASE("a session message carries header, hello and descriptor") {
+TEST_CASE("a session message carries its struct, hello and descriptor") {
   Sockets sockets;
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);
-  ControlHeader header{.kind = ControlKind::session, .session_number = 42, .dead_peer_timeout_ms = 1500};
-  header.session_id.fill('s');
+  packet::Session session{.number = 42, .dead_peer_timeout_ms = 1500};
+  session.id.fill('s');
   const std::string hello(kMaxControlPayload, 'h');
-  REQUIRE(send_control(sockets.ends[0], header, hello, pipe_ends[1]));
+  REQUIRE(send_control<ControlKind::session>(sockets.ends[0], session, hello, pipe_ends[1]));
   const auto message = receive_control(sockets.ends[1]);
   REQUIRE(message);
-  CHECK(message->header.kind == ControlKind::session);
-  CHECK(message->header.session_number == 42);
-  CHECK(message->header.dead_peer_timeout_ms == 1500);
-  CHECK(message->header.session_id == header.session_id);
+  REQUIRE(message->kind == ControlKind::session);
+  const auto received = message->body<packet::Session>();
+  CHECK(std::memcmp(&received, &session, sizeof session) == 0);
   CHECK(message->payload == hello);
   REQUIRE(message->descriptor >= 0);
   CHECK((::fcntl(message->descriptor, F_GETFD) & FD_CLOEXEC) != 0);
@@ -53,11 +53,11 @@ TEST_CASE("a session message carries header, hello and descriptor") {
 
 TEST_CASE("messages keep their boundaries and may be empty") {
   Sockets sockets;
-  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::ready}, "", -1));
-  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::failed}, "why", -1));
+  REQUIRE(send_control<ControlKind::ready>(sockets.ends[0]));
+  REQUIRE(send_control<ControlKind::failed>(sockets.ends[0], {}, "why"));
   const auto first = receive_control(sockets.ends[1]);
   REQUIRE(first);
-  CHECK(first->header.kind == ControlKind::ready);
+  CHECK(first->kind == ControlKind::ready);
   CHECK(first->payload.empty());
   CHECK(first->descriptor == -1);
   const auto second = receive_control(sockets.ends[1]);
@@ -67,23 +67,68 @@ TEST_CASE("messages keep their boundaries and may be empty") {
 
 TEST_CASE("a message that is too long is not sent") {
   Sockets sockets;
-  const auto sent = send_control(sockets.ends[0], {}, std::string(kMaxControlPayload + 1, 'x'), -1);
+  const auto sent =
+      send_control<ControlKind::dump>(sockets.ends[0], {}, std::string(kMaxControlPayload + 1, 'x'));
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::limit);
 }
 
-TEST_CASE("a message of any other size is malformed") {
+TEST_CASE("a message of each kind is malformed unless it has the size of its kind") {
+  struct Kind {
+    ControlKind kind;
+    size_t body;
+  };
+  constexpr Kind kKinds[] = {
+#define CONTROL(id, kind, body) {ControlKind::kind, kControlBodyBytes<packet::body>},
+#include "server/control.def"
+#undef CONTROL
+  };
   Sockets sockets;
-  std::string bytes(sizeof(ControlHeader), '\0');
-  for (size_t size = 1; size < bytes.size(); ++size) {
-    REQUIRE(::send(sockets.ends[0], bytes.data(), size, 0) == static_cast<ssize_t>(size));
-    const auto message = receive_control(sockets.ends[1]);
-    REQUIRE_FALSE(message);
-    CHECK(message.error().code == ErrorCode::malformed);
+  const uint32_t payload = GENERATE(0u, 3u);
+  for (const auto& [kind, body] : kKinds) {
+    INFO(static_cast<uint32_t>(kind));
+    const ControlHeader header{kind, payload};
+    std::string bytes(sizeof header + body + payload + 1, 'b');
+    std::memcpy(bytes.data(), &header, sizeof header);
+    for (size_t size = 1; size <= bytes.size(); ++size) {
+      for (const bool poold : {false, true}) {
+        REQUIRE(::send(sockets.ends[0], bytes.data(), size, 0) == static_cast<ssize_t>(size));
+        const auto message =
+            poold ? receive_worker_control(sockets.ends[1]) : receive_control(sockets.ends[1]);
+        REQUIRE(message.ok() == (size + 1 == bytes.size()));
+        if (message) {
+          CHECK(message->kind == kind);
+          CHECK(message->payload == std::string(payload, 'b'));
+        } else {
+          CHECK(message.error().code == ErrorCode::malformed);
+        }
+      }
+    }
   }
-  bytes += "one byte more than the header says";
+}
+
+TEST_CASE("a message of an unknown kind is malformed, whatever its size") {
+  Sockets sockets;
+  for (const uint32_t kind : {0u, 12u, 37u, 12345u, ~0u}) {
+    for (size_t body = 0; body <= kMaxControlBody + 1; ++body) {
+      const std::string bytes(body, 'b');
+      REQUIRE(send_packet(sockets.ends[0], ControlKind(kind), std::as_bytes(std::span(bytes)), "", -1));
+      const auto message = receive_worker_control(sockets.ends[1]);
+      REQUIRE_FALSE(message);
+      CHECK(message.error().code == ErrorCode::malformed);
+    }
+  }
+}
+
+TEST_CASE("a message with a longer payload than allowed is malformed") {
+  Sockets sockets;
+  const ControlHeader header{ControlKind::failed, kMaxControlPayload + 1};
+  std::string bytes(sizeof header + header.payload_bytes, 'x');
+  std::memcpy(bytes.data(), &header, sizeof header);
   REQUIRE(::send(sockets.ends[0], bytes.data(), bytes.size(), 0) > 0);
-  CHECK_FALSE(receive_control(sockets.ends[1]));
+  const auto message = receive_worker_control(sockets.ends[1]);
+  REQUIRE_FALSE(message);
+  CHECK(message.error().code == ErrorCode::malformed);
 }
 
 TEST_CASE("the end of the other process is told apart") {
@@ -93,7 +138,7 @@ TEST_CASE("the end of the other process is told apart") {
   const auto message = receive_control(sockets.ends[1]);
   REQUIRE_FALSE(message);
   CHECK(message.error().code == ErrorCode::closed);
-  const auto sent = send_control(sockets.ends[1], {}, "", -1);
+  const auto sent = send_control<ControlKind::turn>(sockets.ends[1]);
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::closed);
 }
@@ -102,7 +147,7 @@ TEST_CASE("more than one descriptor is malformed, and none of them stays open") 
   Sockets sockets;
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);
-  ControlHeader header{};
+  ControlHeader header{ControlKind::turn, 0};
   iovec part{&header, sizeof header};
   alignas(cmsghdr) char space[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
@@ -133,12 +178,12 @@ TEST_CASE("poold refuses a message with a descriptor and leaves it queued") {
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);
   CHECK(receive_worker_control(sockets.ends[1]).error().code == ErrorCode::limit);
-  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::turn}, "", -1));
-  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::dump}, "text", pipe_ends[1]));
+  REQUIRE(send_control<ControlKind::turn>(sockets.ends[0]));
+  REQUIRE(send_control<ControlKind::dump>(sockets.ends[0], {}, "text", pipe_ends[1]));
   ::close(pipe_ends[1]);
   const auto first = receive_worker_control(sockets.ends[1]);
   REQUIRE(first);
-  CHECK(first->header.kind == ControlKind::turn);
+  CHECK(first->kind == ControlKind::turn);
   for (int again = 0; again < 2; ++again) {
     const auto second = receive_worker_control(sockets.ends[1]);
     REQUIRE_FALSE(second);
@@ -160,7 +205,7 @@ TEST_CASE("a process that does not read its control socket does not block the ot
   Sockets sockets;
   Result<void> sent{};
   for (int i = 0; i < 10'000 && sent; ++i)
-    sent = send_control(sockets.ends[0], {}, std::string(1000, 'x'), -1);
+    sent = send_control<ControlKind::dump>(sockets.ends[0], {}, std::string(1000, 'x'));
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::limit);
 }

@@ -195,85 +195,82 @@ bool WorkerPool::read_control(Worker& worker) {
     return false;  // the worker has ended; reap() reports it
   }
   if (worker.state == Stage::serving) return handle_message(worker, *message);
-  if (worker.state == Stage::starting && message->header.kind == ControlKind::ready) {
+  if (worker.state == Stage::starting && message->kind == ControlKind::ready) {
     // The worker has had no client yet, so its message is trusted.
     if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) set_devices(said);
     became_ready(worker);
     return true;
   }
-  worker.failure =
-      message->header.kind == ControlKind::failed ? message->payload : "control protocol violation";
+  worker.failure = message->kind == ControlKind::failed ? message->payload : "control protocol violation";
   if (worker.state == Stage::idle) settings_.processes.kill(worker.pid);
   return false;
 }
 
 // A worker executes a client's commands, so its messages are validated like a client's.
 bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
-  const ControlHeader& header = message.header;
-  if (header.kind == ControlKind::dump) return take_dump(worker, message);
-  if (message.payload.empty()) {
-    if (header.kind == ControlKind::image_offered) return make_image_space(worker, header);
-    if (header.kind == ControlKind::image_deposit) return accept_image(worker, header);
-    if (header.kind == ControlKind::share_found || header.kind == ControlKind::share_missing)
-      return forward_share_answer(worker, header);
-    if (header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
-    if (header.kind == ControlKind::image_wanted) return send_image(worker, header);
-    if (header.kind == ControlKind::peer_wanted) return open_peer(worker, header);
-    if (header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
-      images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
+  if (message.kind == ControlKind::dump) return take_dump(worker, message);
+  if (!message.payload.empty()) return end_worker(worker, "invalid control message");
+  switch (message.kind) {
+    case ControlKind::image_offered: return make_image_space(worker, message.body<packet::ImageQuestion>());
+    case ControlKind::image_deposit: return accept_image(worker, message.body<packet::Image>());
+    case ControlKind::image_wanted: return send_image(worker, message.body<packet::ImageQuestion>());
+    case ControlKind::image_damaged: {
+      const auto image = message.body<packet::Image>();
+      if (image.name != worker.image) break;
+      images_.drop_damaged(image.name, image.bytes, worker.session);
       return true;
     }
-    if (header.kind == ControlKind::state_changed) return state_changed(worker, header);
-    if (header.kind == ControlKind::turn) {
-      turns_.read_page(worker.session);
-      return true;
+    case ControlKind::share_wanted: return ask_for_share(worker, message.body<packet::ShareWanted>());
+    case ControlKind::share_found: return forward_share(worker, message.body<packet::ShareFound>());
+    case ControlKind::share_missing:
+      return forward_share_missing(worker, message.body<packet::ShareMissing>());
+    case ControlKind::peer_wanted: return open_peer(worker, message.body<packet::PeerWanted>());
+    case ControlKind::state_changed: return state_changed(worker, message.body<packet::StateChanged>());
+    case ControlKind::turn: turns_.read_page(worker.session); return true;
+    case ControlKind::memory_needed: {
+      const auto wanted = message.body<packet::MemoryNeeded>();
+      if (moves_memory_of(wanted.gpu)) return make_room(worker, wanted);
+      break;
     }
-    if (settings_.host_memory_for_idle != 0 && header.gpu >= 0 &&
-        static_cast<size_t>(header.gpu) < devices_.size() &&
-        static_cast<size_t>(header.gpu) < quota::kMostGpus) {
-      if (header.kind == ControlKind::memory_needed) return make_room(worker, header);
-      if (header.kind == ControlKind::moved_out) return moved_out(worker, header);
+    case ControlKind::moved_out: {
+      const auto done = message.body<packet::MovedOut>();
+      if (moves_memory_of(done.gpu)) return moved_out(worker, done);
+      break;
     }
+    default: break;
   }
   return end_worker(worker, "invalid control message");
 }
 
-bool WorkerPool::send_image(Worker& worker, const ControlHeader& wanted) {
-  const int image = images_.find(wanted.image_name, wanted.image_bytes, worker.session);
-  if (image >= 0) worker.image = wanted.image_name;
-  const auto sent = send_control(worker.control.native_handle(),
-                                 {.kind = image >= 0 ? ControlKind::image_found : ControlKind::image_missing,
-                                  .image_bytes = wanted.image_bytes,
-                                  .image_name = wanted.image_name,
-                                  .image_request = wanted.image_request},
-                                 "", image);
+bool WorkerPool::send_image(Worker& worker, const packet::ImageQuestion& wanted) {
+  const int image = images_.find(wanted.name, wanted.bytes, worker.session);
+  if (image >= 0) worker.image = wanted.name;
+  const int socket = worker.control.native_handle();
+  const auto sent = image >= 0 ? send_control<ControlKind::image_found>(socket, wanted, "", image)
+                               : send_control<ControlKind::image_missing>(socket, wanted);
   // The worker does not drain its socket. A worker that has ended is handled by reap().
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
   return true;
 }
 
 // A worker has one such file at a time. It delays its client's reply while it fills the file.
-bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) {
+bool WorkerPool::make_image_space(Worker& worker, const packet::ImageQuestion& offered) {
   Worker::ImageSpace& space = worker.image_space;
   close_without_blocking(std::exchange(space.file, -1));
-  if (images_.wants(offered.image_name, offered.image_bytes)) {
-    const auto file = make_image_file(offered.image_bytes);
-    if (file) space = {offered.image_name, offered.image_bytes, *file};
+  if (images_.wants(offered.name, offered.bytes)) {
+    const auto file = make_image_file(offered.bytes);
+    if (file) space = {offered.name, offered.bytes, *file};
   }
-  const auto sent =
-      send_control(worker.control.native_handle(),
-                   {.kind = space.file >= 0 ? ControlKind::image_space : ControlKind::image_unwanted,
-                    .image_bytes = offered.image_bytes,
-                    .image_name = offered.image_name,
-                    .image_request = offered.image_request},
-                   "", space.file);
+  const int socket = worker.control.native_handle();
+  const auto sent = space.file >= 0 ? send_control<ControlKind::image_space>(socket, offered, "", space.file)
+                                    : send_control<ControlKind::image_unwanted>(socket, offered);
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
   return true;
 }
 
-bool WorkerPool::accept_image(Worker& worker, const ControlHeader& deposit) {
+bool WorkerPool::accept_image(Worker& worker, const packet::Image& deposit) {
   Worker::ImageSpace& space = worker.image_space;
-  if (space.file < 0 || deposit.image_name != space.name || deposit.image_bytes != space.bytes) {
+  if (space.file < 0 || deposit.name != space.name || deposit.bytes != space.bytes) {
     return end_worker(worker, "it deposited an image that it did not offer");
   }
   const auto added = images_.add(space.name, space.bytes, std::exchange(space.file, -1), worker.session);
@@ -285,7 +282,8 @@ void WorkerPool::accept_last_images(Worker& worker) {
   for (int count = 0; count < kLastMessages && worker.image_space.file >= 0; ++count) {
     const auto message = receive_worker_control(worker.control.native_handle());
     if (!message) return;
-    if (message->header.kind == ControlKind::image_deposit && !accept_image(worker, message->header)) return;
+    if (message->kind == ControlKind::image_deposit && !accept_image(worker, message->body<packet::Image>()))
+      return;
   }
 }
 

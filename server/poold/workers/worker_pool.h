@@ -281,32 +281,35 @@ class WorkerPool {
   void watch_control(const std::shared_ptr<Worker>& worker);
   bool read_control(Worker& worker);
   bool handle_message(Worker& worker, const ControlMessage& message);
-  bool send_image(Worker& worker, const ControlHeader& wanted);
-  bool make_image_space(Worker& worker, const ControlHeader& offered);
-  bool accept_image(Worker& worker, const ControlHeader& deposit);
+  bool send_image(Worker& worker, const packet::ImageQuestion& wanted);
+  bool make_image_space(Worker& worker, const packet::ImageQuestion& offered);
+  bool accept_image(Worker& worker, const packet::Image& deposit);
   void accept_last_images(Worker& worker);
   // In worker_pool_memory.cc:
-  bool make_room(Worker& asking, const ControlHeader& wanted);
-  bool moved_out(Worker& worker, const ControlHeader& done);
+  bool moves_memory_of(int32_t gpu) const;
+  bool make_room(Worker& asking, const packet::MemoryNeeded& wanted);
+  bool moved_out(Worker& worker, const packet::MovedOut& done);
   std::vector<quota::MemoryUse> memory_uses(int gpu, Clock::time_point now) const;
   static uint64_t in_host(const Worker& worker);
   static bool waits_for_memory(const Worker& worker, Clock::time_point now);
   uint64_t host_room() const;
   // In worker_pool_peers.cc:
-  bool open_peer(Worker& asking, const ControlHeader& wanted);
+  bool open_peer(Worker& asking, const packet::PeerWanted& wanted);
   void answer_peer(uint64_t session, uint64_t request, int descriptor);
   // In worker_pool_shares.cc:
   Worker* find_session_worker(uint64_t session);
   bool share_missing(Worker& asking, uint64_t request);
-  bool ask_for_share(Worker& asking, const ControlHeader& wanted);
-  bool forward_share_answer(Worker& owner, const ControlHeader& header);
+  bool ask_for_share(Worker& asking, const packet::ShareWanted& wanted);
+  Worker* find_asking(const Worker& owner, uint64_t requester, uint64_t request);
+  bool forward_share(Worker& owner, const packet::ShareFound& found);
+  bool forward_share_missing(Worker& owner, const packet::ShareMissing& missing);
   static void forget_share(Worker& asking);
   void fail_shares_of(const Worker& gone);
   static uint64_t host_memory_left();  // in worker_pool_memory.cc
   // In worker_pool_checkpoints.cc:
   static bool is_of_process(const Worker& worker, const Client& client, int64_t pid);
   bool send_state_change(Worker& worker, wire::CheckpointAction action, uint64_t host_bytes);
-  bool state_changed(Worker& worker, const ControlHeader& answer);
+  bool state_changed(Worker& worker, const packet::StateChanged& answer);
   uint64_t checkpoint_room() const;
   static const char* name_of(wire::CheckpointAction action);
   // In worker_pool_dumps.cc:

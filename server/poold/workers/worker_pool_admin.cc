@@ -49,7 +49,7 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     log::write(level, level == log::Level::info ? "session_ends" : "session_killed",
                {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
     const auto told =
-        send_control(worker->control.native_handle(), {.kind = ControlKind::end_session}, worker->ending, -1);
+        send_control<ControlKind::end_session>(worker->control.native_handle(), {}, worker->ending);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
     worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
       const auto at = workers_.find(worker->pid);  // after reaping, the PID may be another process's

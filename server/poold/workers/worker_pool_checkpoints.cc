@@ -49,11 +49,8 @@ uint64_t WorkerPool::checkpoint_room() const {
 }
 
 bool WorkerPool::send_state_change(Worker& worker, CheckpointAction action, uint64_t host_bytes) {
-  ControlHeader header{.kind = ControlKind::change_state};
-  header.memory_most = host_bytes;
-  header.state_question = next_question_;
-  header.state_action = action;
-  if (!send_control(worker.control.native_handle(), header, "", -1)) return false;
+  const packet::ChangeState order{.question = next_question_, .host_bytes = host_bytes, .action = action};
+  if (!send_control<ControlKind::change_state>(worker.control.native_handle(), order)) return false;
   worker.checkpoint.question = next_question_++;
   worker.checkpoint.action = action;
   if (host_bytes != 0) worker.checkpoint.host_bytes = host_bytes;
@@ -100,21 +97,20 @@ void WorkerPool::cancel_state_change(uint64_t question, bool abandoned) {
     if (checkpoint.question != question || question == 0) continue;
     if (abandoned) checkpoint.answered = nullptr;
     if (checkpoint.action != CheckpointAction::lock) return;
-    ControlHeader header{.kind = ControlKind::stop_locking};
-    header.state_question = question;
-    const auto sent = send_control(worker->control.native_handle(), header, "", -1);
+    const auto sent =
+        send_control<ControlKind::stop_locking>(worker->control.native_handle(), {.question = question});
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*worker, sent.error().message);
     return;
   }
 }
 
-bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
+bool WorkerPool::state_changed(Worker& worker, const packet::StateChanged& answer) {
   auto& checkpoint = worker.checkpoint;
-  if (answer.state_question != checkpoint.question || checkpoint.question == 0) {
+  if (answer.question != checkpoint.question || checkpoint.question == 0) {
     return end_worker(worker, "unexpected state_changed message");
   }
   const CheckpointAction action = checkpoint.action;
-  const bool done = answer.state_result == CUDA_SUCCESS;
+  const bool done = answer.result == CUDA_SUCCESS;
   checkpoint.question = 0;
   if (done) checkpoint.state = wire::state_after(action);
   if (checkpoint.state == ProcessState::running) checkpoint.by.clear();
@@ -122,10 +118,10 @@ bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
   log::info("session_state", {{"session", worker.session},
                               {"tenant", worker.client.tenant},
                               {"action", name_of(action)},
-                              {"result", answer.state_result}});
+                              {"result", answer.result}});
   const auto answered = std::exchange(checkpoint.answered, nullptr);
   if (answered)
-    answered(answer.state_result);
+    answered(answer.result);
   else if (done && action == CheckpointAction::lock)
     send_state_change(worker, CheckpointAction::unlock, 0);
   return true;

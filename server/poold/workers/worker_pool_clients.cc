@@ -24,10 +24,13 @@ void close_shared(int& descriptor) {
   close_without_blocking(std::exchange(descriptor, -1));
 }
 
-bool add_secret(const Client& client, ControlHeader& header) {
+// For messages with a connection.
+template <class Body>
+bool add_connection(const Client& client, Body& body) {
+  client.transport.copy(body.transport.data(), body.transport.size() - 1);
   if (!client.tls) return true;
   const auto secret = client.tls->secret();
-  if (secret) header.tls_secret = *secret;
+  if (secret) body.tls_secret = *secret;
   return secret.ok();
 }
 
@@ -90,12 +93,9 @@ void WorkerPool::attach(Client client) {
     if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
       continue;
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
-    ControlHeader header{.kind = ControlKind::bulk};
-    if (!add_secret(client, header)) break;
-    header.from_peer = client.peer.has_value();
-    if (client.peer) header.peer.copy = client.peer->copy;
-    client.transport.copy(header.transport.data(), header.transport.size() - 1);
-    if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
+    packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0, .from_peer = client.peer.has_value()};
+    if (!add_connection(client, bulk)) break;
+    if (!send_control<ControlKind::bulk>(worker->control.native_handle(), bulk, "", client.descriptor)) break;
     if (client.tls) client.tls->end();  // the client continues with the worker
     close_shared(client.descriptor);
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
@@ -106,28 +106,26 @@ void WorkerPool::attach(Client client) {
 }
 
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
-  ControlHeader header{.kind = ControlKind::session,
-                       .session_number = next_session_,
-                       .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
-                       .oversubscribes = settings_.host_memory_for_idle != 0,
-                       .image_bytes = images_.largest_image(),
-                       .server_id = server_id_};
-  client.transport.copy(header.transport.data(), header.transport.size() - 1);
+  packet::Session session{.number = next_session_,
+                          .server_id = server_id_,
+                          .largest_image = images_.largest_image(),
+                          .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
+                          .oversubscribes = settings_.host_memory_for_idle != 0};
   const Tenant* const tenant = tenants_.find(client.tenant);
   if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
     refuse_(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
     return true;
   }
   if (tenant && tenant->leased) {
-    header.gpu_count = static_cast<uint32_t>(
-        std::copy(tenant->gpus.begin(), tenant->gpus.end(), header.gpus.begin()) - header.gpus.begin());
+    session.gpu_count = static_cast<uint32_t>(
+        std::copy(tenant->gpus.begin(), tenant->gpus.end(), session.gpus.begin()) - session.gpus.begin());
   }
-  if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
-      ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||
-      ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
+  if (::getrandom(session.id.data(), session.id.size(), 0) < 0 ||
+      ::getrandom(session.resume_token.data(), session.resume_token.size(), 0) < 0 ||
+      ::getrandom(session.bulk_token.data(), session.bulk_token.size(), 0) < 0) {
     return false;
   }
-  if (!add_secret(client, header)) {
+  if (!add_connection(client, session)) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "cannot hand over the TLS connection; try again"});
     return true;
   }
@@ -149,26 +147,24 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.started = std::chrono::system_clock::now();
   worker.session = next_session_++;
   worker.output->set_session(worker.session);
-  worker.session_id.assign(header.session_id.data(), header.session_id.size());
-  worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
+  worker.session_id.assign(session.id.data(), session.id.size());
+  worker.bulk_token.assign(session.bulk_token.data(), session.bulk_token.size());
   worker.client = client;
   worker.client.descriptor = -1;
   worker.client.hello.clear();
   worker.client.tls.reset();
   // Notify before the client is served, so that the audit has a record of every session.
   for (const auto& tell : session_started_) tell(view_of(worker));
-  auto sent = send_control(
-      worker.control.native_handle(),
-      {.kind = ControlKind::account, .account_slot = worker.account_slot->slot()},
-      std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
-      worker.account_slot->descriptor());
+  const int socket = worker.control.native_handle();
+  const std::string_view group_bytes(reinterpret_cast<const char*>(groups->data()),
+                                     groups->size() * sizeof(quota::Groups));
+  auto sent = send_control<ControlKind::account>(socket, {.slot = worker.account_slot->slot()}, group_bytes,
+                                                 worker.account_slot->descriptor());
   const int code = code_.file_of(client.tenant);
-  if (sent && code >= 0)
-    sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
+  if (sent && code >= 0) sent = send_control<ControlKind::code>(socket, {}, "", code);
   const int folder = code_.folder_of(client.tenant);
-  if (sent && folder >= 0)
-    sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
-  if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
+  if (sent && folder >= 0) sent = send_control<ControlKind::cache_folder>(socket, {}, "", folder);
+  if (sent) sent = send_control<ControlKind::session>(socket, session, client.hello, client.descriptor);
   if (!sent) {  // the worker has just ended; reap() reports it
     worker.failure = "it exited while idle: " + sent.error().message;
     for (const auto& tell : session_ended_)

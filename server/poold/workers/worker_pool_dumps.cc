@@ -28,8 +28,7 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
   if (dump.waiting.size() > 1) return;
   if (dump.question == 0) {
     const auto sent =
-        send_control(worker->control.native_handle(),
-                     {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
+        send_control<ControlKind::dump_wanted>(worker->control.native_handle(), {.question = next_question_});
     if (!sent) {  // closed: the worker has ended, but SIGCHLD has not arrived
       const bool ended = sent.error().code == ErrorCode::closed;
       return answer_dump(*worker, Error{ErrorCode::unavailable,
@@ -46,7 +45,7 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
 
 // An answer that comes after its callers have timed out goes to later callers, or is dropped.
 bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
-  if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) {
+  if (worker.dump.question == 0 || message.body<packet::DumpQuestion>().question != worker.dump.question) {
     return end_worker(worker, "unexpected dump message");
   }
   worker.dump.question = 0;

@@ -94,7 +94,13 @@ uint64_t WorkerPool::host_memory_left() {
   return available - std::min(available, kHostReserve);
 }
 
-bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
+// True if this is a GPU whose memory moves to host memory.
+bool WorkerPool::moves_memory_of(int32_t gpu) const {
+  return settings_.host_memory_for_idle != 0 && gpu >= 0 && static_cast<size_t>(gpu) < devices_.size() &&
+         static_cast<size_t>(gpu) < quota::kMostGpus;
+}
+
+bool WorkerPool::make_room(Worker& asking, const packet::MemoryNeeded& wanted) {
   const auto now = Clock::now();
   auto& moves = asking.moves;
   if (now - moves.wanted < kTooOften) return true;
@@ -107,14 +113,14 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
         {{"session", asking.session},
          {"tenant", asking.client.tenant},
          {"gpu", wanted.gpu},
-         {"bytes", wanted.memory_bytes},
+         {"bytes", wanted.bytes},
          {"seconds", std::chrono::duration_cast<std::chrono::seconds>(now - moves.wants_since).count()}});
   }
   const auto uses = memory_uses(wanted.gpu, now);
   uint64_t room = host_room();
   for (const auto& use : uses) {
     // Its own host memory becomes free: otherwise two sessions could not swap while host memory is full.
-    if (use.session == asking.session && wanted.memory_restores != 0) room += use.in_host;
+    if (use.session == asking.session && wanted.restores != 0) room += use.in_host;
   }
   room = std::min(room, host_memory_left());
   const auto guaranteed = [this, gpu = wanted.gpu](const std::string& name) {
@@ -122,22 +128,21 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
     return tenant ? tenant->quota.of(static_cast<uint32_t>(gpu)).guaranteed_memory_bytes : 0;
   };
   const auto choice = quota::choose_moves(
-      {asking.session, wanted.memory_bytes, wanted.memory_restores != 0, since_start(moves.wants_since)},
-      uses, guaranteed, devices_[static_cast<size_t>(wanted.gpu)].total_bytes(), room, since_start(now));
+      {asking.session, wanted.bytes, wanted.restores != 0, since_start(moves.wants_since)}, uses, guaranteed,
+      devices_[static_cast<size_t>(wanted.gpu)].total_bytes(), room, since_start(now));
   for (const quota::MoveOrder& order : choice.orders) {
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
       return entry.second->state == Stage::serving && entry.second->session == order.session;
     });
     if (found == workers_.end()) continue;
     Worker& worker = *found->second;
-    ControlHeader header{.kind = ControlKind::move_out};
-    header.gpu = wanted.gpu;
-    header.memory_bytes = order.bytes;
-    header.memory_most = order.most;
-    header.memory_keep = order.keep;
-    header.memory_at_once = order.at_once;
+    const packet::MoveOut move{.bytes = order.bytes,
+                               .most = order.most,
+                               .keep = order.keep,
+                               .gpu = wanted.gpu,
+                               .at_once = order.at_once};
     // If the worker does not drain its socket or has just ended, it keeps its memory or frees it by exiting.
-    if (!send_control(worker.control.native_handle(), header, "", -1)) continue;
+    if (!send_control<ControlKind::move_out>(worker.control.native_handle(), move)) continue;
     worker.moves.allowed = std::min(worker.moves.allowed, in_host(worker)) + order.most;
     worker.moves.order = Worker::Moves::Order{wanted.gpu, order.keep, order.most};
     log::debug("memory_to_be_moved", {{"session", order.session},
@@ -147,26 +152,25 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
                                       {"at_once", order.at_once}});
   }
   if (!choice.hopeless && !choice.entitled) return true;
-  ControlHeader header{.kind = ControlKind::room_patience};
-  header.memory_question = wanted.memory_question;
-  header.memory_patience_ms = choice.hopeless ? 0 : std::chrono::milliseconds(kPatienceOfEntitled).count();
+  const int64_t patience = choice.hopeless ? 0 : std::chrono::milliseconds(kPatienceOfEntitled).count();
   // On failure the worker waits for the usual time.
-  (void)send_control(asking.control.native_handle(), header, "", -1);
+  (void)send_control<ControlKind::room_patience>(asking.control.native_handle(),
+                                                 {.question = wanted.question, .patience_ms = patience});
   return true;
 }
 
-bool WorkerPool::moved_out(Worker& worker, const ControlHeader& done) {
+bool WorkerPool::moved_out(Worker& worker, const packet::MovedOut& done) {
   auto& moves = worker.moves;
   if (!moves.order) return end_worker(worker, "unexpected moved_out message");
   moves.order.reset();
-  if (done.memory_bytes == 0) {
+  if (done.bytes == 0) {
     moves.declined_until = Clock::now() + kAskAgain;
     return true;
   }
   log::info("memory_moved_to_host", {{"session", worker.session},
                                      {"tenant", worker.client.tenant},
                                      {"gpu", done.gpu},
-                                     {"bytes", done.memory_bytes},
+                                     {"bytes", done.bytes},
                                      {"in_host", in_host(worker)}});
   return true;
 }

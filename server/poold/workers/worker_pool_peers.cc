@@ -9,21 +9,20 @@
 
 namespace gpupool::server {
 
-bool WorkerPool::open_peer(Worker& asking, const ControlHeader& wanted) {
-  const auto answer = [this, session = asking.session, request = wanted.peer_request](int descriptor) {
+bool WorkerPool::open_peer(Worker& asking, const packet::PeerWanted& wanted) {
+  const auto answer = [this, session = asking.session, request = wanted.request](int descriptor) {
     answer_peer(session, request, descriptor);
   };
-  return peers_.open(asking.session, wanted.peer, answer) ||
+  return peers_.open(asking.session, wanted.target, answer) ||
          end_worker(asking, "too many pending connections to other servers");
 }
 
 void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor) {
   if (Worker* const asking = find_session_worker(session)) {
-    const auto sent =
-        send_control(asking->control.native_handle(),
-                     {.kind = descriptor >= 0 ? ControlKind::peer_found : ControlKind::peer_missing,
-                      .peer_request = request},
-                     "", descriptor);
+    const int socket = asking->control.native_handle();
+    const packet::PeerAnswer body{.request = request};
+    const auto sent = descriptor >= 0 ? send_control<ControlKind::peer_found>(socket, body, "", descriptor)
+                                      : send_control<ControlKind::peer_missing>(socket, body);
     // The worker does not drain its socket. A worker that has ended is handled by reap().
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }

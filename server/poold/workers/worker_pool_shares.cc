@@ -17,52 +17,61 @@ WorkerPool::Worker* WorkerPool::find_session_worker(uint64_t session) {
 }
 
 bool WorkerPool::share_missing(Worker& asking, uint64_t request) {
-  const auto sent = send_control(asking.control.native_handle(),
-                                 {.kind = ControlKind::share_missing, .share_request = request}, "", -1);
+  const auto sent =
+      send_control<ControlKind::share_missing>(asking.control.native_handle(), {.request = request});
   // The worker does not drain its socket. A worker that has ended is handled by reap().
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(asking, sent.error().message);
   return true;
 }
 
-bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
+bool WorkerPool::ask_for_share(Worker& asking, const packet::ShareWanted& wanted) {
   forget_share(asking);
-  Worker* const owner = find_session_worker(wanted.share_session);
+  Worker* const owner = find_session_worker(wanted.session);
   if (!owner || owner == &asking || owner->client.tenant != asking.client.tenant ||
       owner->client.lease != asking.client.lease) {
-    return share_missing(asking, wanted.share_request);
+    return share_missing(asking, wanted.request);
   }
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
-    return share_missing(asking, wanted.share_request);
-  asking.pending_share = {owner->session, wanted.share_request, ends[0]};
-  const auto sent = send_control(owner->control.native_handle(),
-                                 {.kind = ControlKind::share_wanted,
-                                  .share_secret = wanted.share_secret,
-                                  .share_session = owner->session,
-                                  .share_requester = asking.session,
-                                  .share_request = wanted.share_request},
-                                 "", ends[1]);
+    return share_missing(asking, wanted.request);
+  asking.pending_share = {owner->session, wanted.request, ends[0]};
+  const auto sent = send_control<ControlKind::share_wanted>(owner->control.native_handle(),
+                                                            {.secret = wanted.secret,
+                                                             .session = owner->session,
+                                                             .requester = asking.session,
+                                                             .request = wanted.request},
+                                                            "", ends[1]);
   close_without_blocking(ends[1]);
   if (sent) return true;
   forget_share(asking);
   // The owner does not drain its socket: no reason to end either worker.
-  return share_missing(asking, wanted.share_request);
+  return share_missing(asking, wanted.request);
 }
 
-bool WorkerPool::forward_share_answer(Worker& owner, const ControlHeader& header) {
-  // The asking session may have given up or ended, or the answer may be made up: deliver an answer only to a
-  // session that has this question open for this worker.
-  Worker* const asking = find_session_worker(header.share_requester);
-  if (asking && asking != &owner && asking->pending_share.session == owner.session &&
-      asking->pending_share.request == header.share_request) {
-    ControlHeader passed = header;
-    passed.share_requester = asking->session;
-    const bool memory = header.kind == ControlKind::share_found && header.share_is_memory != 0;
-    const auto sent =
-        send_control(asking->control.native_handle(), passed, "", memory ? asking->pending_share.end : -1);
-    forget_share(*asking);
-    if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
-  }
+// The asking session may have given up or ended, or the answer may be made up: finds only a session that has
+// this question open for this worker.
+WorkerPool::Worker* WorkerPool::find_asking(const Worker& owner, uint64_t requester, uint64_t request) {
+  Worker* const asking = find_session_worker(requester);
+  const bool open = asking && asking != &owner && asking->pending_share.session == owner.session &&
+                    asking->pending_share.request == request;
+  return open ? asking : nullptr;
+}
+
+bool WorkerPool::forward_share(Worker& owner, const packet::ShareFound& found) {
+  Worker* const asking = find_asking(owner, found.requester, found.request);
+  if (!asking) return true;
+  const int end = found.is_memory != 0 ? asking->pending_share.end : -1;
+  const auto sent = send_control<ControlKind::share_found>(asking->control.native_handle(), found, "", end);
+  forget_share(*asking);
+  if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
+  return true;
+}
+
+bool WorkerPool::forward_share_missing(Worker& owner, const packet::ShareMissing& missing) {
+  Worker* const asking = find_asking(owner, missing.requester, missing.request);
+  if (!asking) return true;
+  forget_share(*asking);
+  share_missing(*asking, missing.request);
   return true;
 }
 

@@ -11,7 +11,6 @@ namespace gpupool::worker {
 namespace {
 
 using namespace std::chrono_literals;
-using server::ControlHeader;
 using server::ControlKind;
 using wire::CheckpointAction;
 
@@ -27,11 +26,11 @@ constexpr auto kCheckClientEvery = 100ms;
 void Checkpoint::begin() {
   if (!session_.start.control) return;
   session_.start.control->handle(ControlKind::change_state, [this](const server::ControlMessage& message) {
-    const ControlHeader& said = message.header;
+    const auto said = message.body<server::packet::ChangeState>();
     {
       const std::lock_guard lock(mutex_);
-      question_ = {said.state_question, said.state_action, said.memory_most};
-      if (said.state_action == CheckpointAction::lock) wanted_.store(true, std::memory_order_release);
+      question_ = {said.question, said.action, said.host_bytes};
+      if (said.action == CheckpointAction::lock) wanted_.store(true, std::memory_order_release);
     }
     asked_.notify_one();
     session_.start.connection->interrupt();
@@ -39,7 +38,7 @@ void Checkpoint::begin() {
   // Handled on the control thread, since the executor may be busy for long.
   session_.start.control->handle(ControlKind::stop_locking, [this](const server::ControlMessage& message) {
     const std::lock_guard lock(mutex_);
-    if (!question_ || question_->number != message.header.state_question ||
+    if (!question_ || question_->number != message.body<server::packet::StopLocking>().question ||
         question_->action != CheckpointAction::lock)
       return;
     answer(CUDA_ERROR_NOT_READY);
@@ -56,11 +55,10 @@ void Checkpoint::end() {
 // poold sends no further request before this answer. A failed send means that poold does not read, or is
 // gone.
 void Checkpoint::answer(CUresult result) {
-  ControlHeader header{.kind = ControlKind::state_changed};
-  header.state_question = question_->number;
-  header.state_result = result;
+  const server::packet::StateChanged changed{.question = question_->number, .result = result};
   question_.reset();
-  if (!session_.start.control->send(header)) session_.outbox.end("poold does not read its control socket");
+  if (!session_.start.control->send<ControlKind::state_changed>(changed))
+    session_.outbox.end("poold does not read its control socket");
 }
 
 std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {

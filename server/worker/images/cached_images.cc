@@ -51,7 +51,8 @@ CachedImages::~CachedImages() {
 
 void CachedImages::answered(server::ControlMessage message) {
   const std::lock_guard lock(mutex_);
-  if (message.header.image_request != request_ || answer_) {  // the request has timed out
+  if (message.body<server::packet::ImageQuestion>().request != request_ ||
+      answer_) {  // the request has timed out
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }
@@ -61,11 +62,11 @@ void CachedImages::answered(server::ControlMessage message) {
 
 // Sends a request and waits for its answer. The answer's descriptor is -1 if poold does not have the image,
 // does not want it, or does not answer in time.
-server::ControlMessage CachedImages::ask(ControlKind kind, const wire::ImageDigest& name, uint64_t bytes) {
+template <ControlKind kind>
+server::ControlMessage CachedImages::ask(const wire::ImageDigest& name, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   answer_.reset();
-  const auto sent =
-      control_->send({.kind = kind, .image_bytes = bytes, .image_name = name, .image_request = ++request_});
+  const auto sent = control_->send<kind>({.request = ++request_, .bytes = bytes, .name = name});
   const Waiting waiting("poold's answer about an image");
   if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
   ++request_;  // ignores late answers
@@ -74,15 +75,14 @@ server::ControlMessage CachedImages::ask(ControlKind kind, const wire::ImageDige
 
 std::optional<MappedImage> CachedImages::take(const wire::ImageName& name) {
   if (!control_ || name.size == 0 || name.size > largest_) return std::nullopt;
-  const server::ControlMessage answer = ask(ControlKind::image_wanted, name.digest, name.size);
+  const server::ControlMessage answer = ask<ControlKind::image_wanted>(name.digest, name.size);
   if (answer.descriptor < 0) return std::nullopt;
   MappedImage image(answer.descriptor, name.size);
   ::close(answer.descriptor);
   // The proof matches, so these are the client's bytes, whatever the cache calls them.
   if (!image.bytes().empty() && image::proof(nonce_, image.bytes()) == name.proof) return image;
   if (image.bytes().empty() || image::digest(image.bytes()) != name.digest) {
-    (void)control_->send(
-        {.kind = ControlKind::image_damaged, .image_bytes = name.size, .image_name = name.digest});
+    (void)control_->send<ControlKind::image_damaged>({.bytes = name.size, .name = name.digest});
   }
   return std::nullopt;
 }
@@ -90,11 +90,10 @@ std::optional<MappedImage> CachedImages::take(const wire::ImageName& name) {
 void CachedImages::deposit(std::span<const std::byte> image) {
   if (!control_ || image.empty() || image.size() > largest_) return;
   const wire::ImageDigest name = image::digest(image);
-  const server::ControlMessage space = ask(ControlKind::image_offered, name, image.size());
+  const server::ControlMessage space = ask<ControlKind::image_offered>(name, image.size());
   if (space.descriptor < 0) return;
   if (server::fill_image_file(space.descriptor, image)) {  // otherwise the image stays uncached
-    (void)control_->send(
-        {.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = name});
+    (void)control_->send<ControlKind::image_deposit>({.bytes = image.size(), .name = name});
   }
   ::close(space.descriptor);
 }

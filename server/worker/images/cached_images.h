@@ -48,7 +48,8 @@ class CachedImages {
   void deposit(std::span<const std::byte> image);
 
  private:
-  server::ControlMessage ask(server::ControlKind kind, const wire::ImageDigest& name, uint64_t bytes);
+  template <server::ControlKind kind>
+  server::ControlMessage ask(const wire::ImageDigest& name, uint64_t bytes);
   void answered(server::ControlMessage message);
 
   Control* const control_;

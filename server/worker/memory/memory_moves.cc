@@ -55,20 +55,19 @@ void MemoryMoves::begin() {
   on_ = session_.start.oversubscribes && session_.start.control != nullptr;
   if (!on_) return;
   session_.memory.set_full_device_waiter(*this);
-  session_.start.control->handle(server::ControlKind::move_out,
-                                 [this](const server::ControlMessage& message) {
-                                   const server::ControlHeader& said = message.header;
-                                   {
-                                     const std::lock_guard lock(mutex_);
-                                     order_ = {said.gpu,         said.memory_bytes,        said.memory_most,
-                                               said.memory_keep, said.memory_at_once != 0, Clock::now()};
-                                   }
-                                   session_.start.connection->interrupt();
-                                 });
+  session_.start.control->handle(
+      server::ControlKind::move_out, [this](const server::ControlMessage& message) {
+        const auto said = message.body<server::packet::MoveOut>();
+        {
+          const std::lock_guard lock(mutex_);
+          order_ = {said.gpu, said.bytes, said.most, said.keep, said.at_once != 0, Clock::now()};
+        }
+        session_.start.connection->interrupt();
+      });
   session_.start.control->handle(server::ControlKind::room_patience,
                                  [this](const server::ControlMessage& message) {
                                    const std::lock_guard lock(mutex_);
-                                   patience_ = message.header;
+                                   patience_ = message.body<server::packet::RoomPatience>();
                                  });
   after_command();
 }
@@ -81,18 +80,16 @@ void MemoryMoves::end() {
 
 std::optional<MemoryMoves::Order> MemoryMoves::order() {
   const std::lock_guard lock(mutex_);
-  if (unsent_ && session_.start.control->send(*unsent_)) unsent_.reset();
+  if (unsent_ && session_.start.control->send<server::ControlKind::moved_out>(*unsent_)) unsent_.reset();
   return order_;
 }
 
 // poold gives no other order before it has the answer.
 void MemoryMoves::answer(const Order& order, uint64_t moved) {
-  server::ControlHeader header{.kind = server::ControlKind::moved_out};
-  header.gpu = order.gpu;
-  header.memory_bytes = moved;
+  const server::packet::MovedOut answer{.bytes = moved, .gpu = order.gpu};
   const std::lock_guard lock(mutex_);
   order_.reset();
-  if (!session_.start.control->send(header)) unsent_ = header;
+  if (!session_.start.control->send<server::ControlKind::moved_out>(answer)) unsent_ = answer;
 }
 
 // Includes work of destroyed streams, copies by other threads, and stream captures.
@@ -195,17 +192,14 @@ bool MemoryMoves::await(Wait& wait) {
   if (wait.since == Clock::time_point{}) wait.since = now;
   {
     const std::lock_guard lock(mutex_);
-    if (wait.question != 0 && patience_.memory_question == wait.question)
-      wait.patience = std::chrono::milliseconds(patience_.memory_patience_ms);
+    if (wait.question != 0 && patience_.question == wait.question)
+      wait.patience = std::chrono::milliseconds(patience_.patience_ms);
   }
   if (session_.outbox.over() || (!wait.returns && now - wait.since >= wait.patience)) return false;
   if (now - wait.asked >= kAskEvery) {
-    server::ControlHeader header{.kind = server::ControlKind::memory_needed};
-    header.gpu = wait.device;
-    header.memory_bytes = wait.bytes;
-    header.memory_restores = wait.returns;
-    header.memory_question = wait.question = ++question_;
-    (void)session_.start.control->send(header);
+    wait.question = ++question_;
+    (void)session_.start.control->send<server::ControlKind::memory_needed>(
+        {.question = wait.question, .bytes = wait.bytes, .gpu = wait.device, .restores = wait.returns});
     wait.asked = now;
   }
   if (const auto wanted = order()) {

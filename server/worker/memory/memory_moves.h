@@ -68,8 +68,8 @@ class MemoryMoves final : public FullDeviceWaiter {
   std::mutex mutex_;  // guards the rest
   std::optional<Order> order_;
   // An answer that could not be sent because poold is not reading.
-  std::optional<server::ControlHeader> unsent_;
-  server::ControlHeader patience_;  // last message of kind room_patience
+  std::optional<server::packet::MovedOut> unsent_;
+  server::packet::RoomPatience patience_;  // last message of this kind
 };
 
 }  // namespace gpupool::worker

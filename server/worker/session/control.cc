@@ -38,7 +38,7 @@ void Control::handle(server::ControlKind kind, Handler handler) {
   const std::lock_guard lock(mutex_);
   std::vector<server::ControlMessage> others;
   for (auto& message : early_) {
-    if (message.header.kind != kind)
+    if (message.kind != kind)
       others.push_back(std::move(message));
     else if (handler)
       handler(std::move(message));
@@ -49,13 +49,9 @@ void Control::handle(server::ControlKind kind, Handler handler) {
   handlers_[kind] = std::move(handler);
 }
 
-Result<void> Control::send(const server::ControlHeader& header, const std::string& payload) const {
-  return server::send_control(socket_, header, payload, -1);
-}
-
 void Control::dispatch(server::ControlMessage message) {
   const std::lock_guard lock(mutex_);
-  const auto found = handlers_.find(message.header.kind);
+  const auto found = handlers_.find(message.kind);
   if (found == handlers_.end() && early_.size() < kMaxEarly)
     early_.push_back(std::move(message));
   else if (found == handlers_.end() || !found->second)

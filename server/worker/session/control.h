@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -29,7 +30,10 @@ class Control {
   // not running any more when the call returns.
   void handle(server::ControlKind kind, Handler handler);
   // Sends a message to poold. Never blocks.
-  Result<void> send(const server::ControlHeader& header, const std::string& payload = {}) const;
+  template <server::ControlKind kind>
+  Result<void> send(const server::ControlBody<kind>& body = {}, std::string_view payload = {}) const {
+    return server::send_control<kind>(socket_, body, payload);
+  }
   // A descriptor that becomes readable when poold has closed its end.
   int end_descriptor() const { return ended_; }
 

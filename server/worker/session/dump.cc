@@ -45,9 +45,9 @@ std::string dump(Executor& session) {
 DumpServer::DumpServer(Executor& session) : session_(session) {
   if (!session.start.control) return;
   session.start.control->handle(ControlKind::dump_wanted, [&session](const server::ControlMessage& message) {
-    server::ControlHeader header{.kind = ControlKind::dump};
-    header.dump_question = message.header.dump_question;
-    (void)session.start.control->send(header, dump(session));  // poold reports a missing answer
+    // poold reports a missing answer
+    (void)session.start.control->send<ControlKind::dump>(message.body<server::packet::DumpQuestion>(),
+                                                         dump(session));
   });
 }
 

@@ -88,7 +88,7 @@ Executor::Executor(SessionStart& start)
       table(api, contexts, counters, start.visible),
       compute(
           api, measured(start), waits,
-          [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); },
+          [this] { (void)this->start.control->send<server::ControlKind::turn>(); },
           [this] { this->start.connection->interrupt(); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),

@@ -8,8 +8,10 @@
 
 namespace gpupool::worker {
 
-using server::ControlHeader;
 using server::ControlKind;
+using server::packet::ShareFound;
+using server::packet::ShareMissing;
+using server::packet::ShareWanted;
 
 ExportedHandles::ExportedHandles(const DeviceApi& api, Control* control, uint64_t server, uint64_t session,
                                  std::chrono::milliseconds patience)
@@ -107,47 +109,52 @@ void ExportedHandles::forget(Suspended suspended) {
   exported_.erase(suspended.mapped());
 }
 
-CUresult ExportedHandles::take(const Secret& secret, ControlHeader* header, int* descriptor) {
+CUresult ExportedHandles::take(const Secret& secret, ShareFound* found, int* descriptor) {
   const std::lock_guard lock(exported_mutex_);
-  const auto found = exported_.find(secret);
-  if (found == exported_.end() || found->second.suspended) return CUDA_ERROR_INVALID_VALUE;
-  if (const auto& event = found->second.event) {
-    static_assert(sizeof header->share_event == sizeof event->handle);
-    std::memcpy(header->share_event.data(), &event->handle, sizeof event->handle);
+  const auto known = exported_.find(secret);
+  if (known == exported_.end() || known->second.suspended) return CUDA_ERROR_INVALID_VALUE;
+  if (const auto& event = known->second.event) {
+    static_assert(sizeof found->event == sizeof event->handle);
+    std::memcpy(found->event.data(), &event->handle, sizeof event->handle);
     return CUDA_SUCCESS;
   }
-  const Memory& memory = *found->second.memory;
+  const Memory& memory = *known->second.memory;
   if (!api_.cuMemExportToShareableHandle) return CUDA_ERROR_NOT_SUPPORTED;
-  header->memory_bytes = memory.size;
-  header->gpu = memory.device;
-  header->share_handle_types = memory.handle_types;
-  header->share_charge = memory.charge;
-  found->second.fetched = true;
+  found->bytes = memory.size;
+  found->gpu = memory.device;
+  found->handle_types = memory.handle_types;
+  found->charge = memory.charge;
+  known->second.fetched = true;
   return api_.cuMemExportToShareableHandle(descriptor, memory.handle,
                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
 // poold has verified that the asking session belongs to the same tenant. Sends the descriptor before the
 // answer.
-void ExportedHandles::answer(const server::ControlMessage& wanted) {
-  ControlHeader header{.kind = ControlKind::share_found,
-                       .share_requester = wanted.header.share_requester,
-                       .share_request = wanted.header.share_request};
+void ExportedHandles::answer(const server::ControlMessage& message) {
+  const auto wanted = message.body<ShareWanted>();
+  ShareFound found{.requester = wanted.requester, .request = wanted.request};
   int descriptor = -1;
-  if (take(wanted.header.share_secret, &header, &descriptor) != CUDA_SUCCESS)
-    header.kind = ControlKind::share_missing;
+  bool there = take(wanted.secret, &found, &descriptor) == CUDA_SUCCESS;
   if (descriptor >= 0) {
-    header.share_is_memory = 1;
-    if (!server::send_control(wanted.descriptor, {.kind = ControlKind::share_found}, "", descriptor))
-      header.kind = ControlKind::share_missing;
+    found.is_memory = 1;
+    if (!server::send_control<ControlKind::share_found>(message.descriptor, {}, "", descriptor))
+      there = false;
     ::close(descriptor);
   }
-  (void)control_->send(header);  // fails if poold does not read; the asking worker then times out
+  // Fails if poold does not read; the asking worker then times out.
+  if (there)
+    (void)control_->send<ControlKind::share_found>(found);
+  else
+    (void)control_->send<ControlKind::share_missing>(
+        {.requester = wanted.requester, .request = wanted.request});
 }
 
 void ExportedHandles::answered(server::ControlMessage message) {
+  const uint64_t request = message.kind == ControlKind::share_found ? message.body<ShareFound>().request
+                                                                    : message.body<ShareMissing>().request;
   const std::lock_guard lock(mutex_);
-  if (message.header.share_request != request_ || answer_) {  // the request has timed out
+  if (request != request_ || answer_) {  // the request has timed out
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }
@@ -165,35 +172,33 @@ int ExportedHandles::take_descriptor(int socket) {
 
 CUresult ExportedHandles::fetch(const wire::SharedName& name, Fetched* to) {
   if (name.magic != wire::kSharedName || name.server != server_) return CUDA_ERROR_INVALID_VALUE;
-  ControlHeader header;
+  ShareFound found;
   to->own = name.session == session_;
   if (to->own) {
-    const CUresult result = take(name.secret, &header, &to->descriptor);
+    const CUresult result = take(name.secret, &found, &to->descriptor);
     if (result != CUDA_SUCCESS) return result;
   } else {
     if (!control_) return CUDA_ERROR_INVALID_VALUE;
     std::unique_lock lock(mutex_);
     answer_.reset();
-    const auto sent = control_->send({.kind = ControlKind::share_wanted,
-                                      .share_secret = name.secret,
-                                      .share_session = name.session,
-                                      .share_request = ++request_});
+    const auto sent = control_->send<ControlKind::share_wanted>(
+        {.secret = name.secret, .session = name.session, .request = ++request_});
     const Waiting waiting("another session's worker");
     if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
     ++request_;  // ignores late answers
     const auto message = std::exchange(answer_, std::nullopt);
     if (!message) return CUDA_ERROR_MAP_FAILED;
-    header = message->header;
-    const bool found = header.kind == ControlKind::share_found;
     to->descriptor = take_descriptor(message->descriptor);
-    if (!found || (header.share_is_memory != 0) != (to->descriptor >= 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (message->kind != ControlKind::share_found) return CUDA_ERROR_INVALID_VALUE;
+    found = message->body<ShareFound>();
+    if ((found.is_memory != 0) != (to->descriptor >= 0)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (to->descriptor >= 0) {
-    const Memory told{0, header.memory_bytes, header.gpu, header.share_handle_types, header.share_charge};
+    const Memory told{0, found.bytes, found.gpu, found.handle_types, found.charge};
     if (told.size == 0 || (told.charge == 0) != told.is_multicast()) return CUDA_ERROR_INVALID_VALUE;
     to->memory = told;
   } else {
-    std::memcpy(&to->event.emplace(), header.share_event.data(), sizeof(CUipcEventHandle));
+    std::memcpy(&to->event.emplace(), found.event.data(), sizeof(CUipcEventHandle));
   }
   return CUDA_SUCCESS;
 }

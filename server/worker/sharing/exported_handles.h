@@ -91,8 +91,8 @@ class ExportedHandles {
   CUresult add(const Exported& exported, std::map<uint64_t, Secret>& by_object, uint64_t object,
                wire::SharedName* name);
   bool withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object);
-  CUresult take(const Secret& secret, server::ControlHeader* header, int* descriptor);
-  void answer(const server::ControlMessage& wanted);
+  CUresult take(const Secret& secret, server::packet::ShareFound* found, int* descriptor);
+  void answer(const server::ControlMessage& message);
   void answered(server::ControlMessage message);
   static int take_descriptor(int socket);
 

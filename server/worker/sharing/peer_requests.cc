@@ -24,7 +24,7 @@ PeerRequests::~PeerRequests() {
 
 void PeerRequests::answered(const server::ControlMessage& message) {
   const std::lock_guard lock(mutex_);
-  const auto asked = waiting_.find(message.header.peer_request);
+  const auto asked = waiting_.find(message.body<server::packet::PeerAnswer>().request);
   if (asked == waiting_.end() || asked->second || stopped_) {  // the request has timed out or was stopped
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
@@ -40,7 +40,7 @@ int PeerRequests::ask(const wire::PeerTarget& target) {
   const uint64_t request = ++last_request_;
   std::optional<int>& answer = waiting_[request];
   const Waiting waiting("a connection to another server");
-  if (control_->send({.kind = ControlKind::peer_wanted, .peer = target, .peer_request = request})) {
+  if (control_->send<ControlKind::peer_wanted>({.request = request, .target = target})) {
     changed_.wait_for(lock, patience_, [&] { return answer || stopped_; });
   }
   const int descriptor = answer.value_or(-1);

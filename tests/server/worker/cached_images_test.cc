@@ -18,6 +18,7 @@ using namespace gpupool::worker::test;
 using cuda::Kind;
 using cuda::make_handle;
 using server::ControlKind;
+using server::packet::ImageQuestion;
 using wire::Command;
 
 namespace {
@@ -45,27 +46,31 @@ struct Poold {
   // Waits for the request for an image and answers it with this file.
   void give(const wire::ImageName& name, int descriptor) {
     const auto wanted = receive();
-    REQUIRE(wanted.header.kind == ControlKind::image_wanted);
-    REQUIRE(wanted.header.image_name == name.digest);
-    REQUIRE(wanted.header.image_bytes == name.size);
-    server::ControlHeader answer = wanted.header;
-    answer.kind = descriptor >= 0 ? ControlKind::image_found : ControlKind::image_missing;
-    REQUIRE(server::send_control(ends[0], answer, "", descriptor));
+    REQUIRE(wanted.kind == ControlKind::image_wanted);
+    const auto image = wanted.body<ImageQuestion>();
+    REQUIRE(image.name == name.digest);
+    REQUIRE(image.bytes == name.size);
+    if (descriptor >= 0)
+      REQUIRE(server::send_control<ControlKind::image_found>(ends[0], image, "", descriptor));
+    else
+      REQUIRE(server::send_control<ControlKind::image_missing>(ends[0], image));
     if (descriptor >= 0) ::close(descriptor);
   }
   // Waits for the offer of an image and answers with a file for it, or that it is not wanted. The caller owns
   // the returned descriptor.
   int give_space(const wire::ImageName& name, bool wanted) {
     const auto offered = receive();
-    REQUIRE(offered.header.kind == ControlKind::image_offered);
-    CHECK(offered.header.image_name == name.digest);
-    CHECK(offered.header.image_bytes == name.size);
+    REQUIRE(offered.kind == ControlKind::image_offered);
+    const auto image = offered.body<ImageQuestion>();
+    CHECK(image.name == name.digest);
+    CHECK(image.bytes == name.size);
     CHECK(offered.descriptor == -1);
     const auto file = server::make_image_file(name.size);
     REQUIRE(file);
-    server::ControlHeader answer = offered.header;
-    answer.kind = wanted ? ControlKind::image_space : ControlKind::image_unwanted;
-    REQUIRE(server::send_control(ends[0], answer, "", wanted ? *file : -1));
+    if (wanted)
+      REQUIRE(server::send_control<ControlKind::image_space>(ends[0], image, "", *file));
+    else
+      REQUIRE(server::send_control<ControlKind::image_unwanted>(ends[0], image));
     return *file;
   }
   bool silent() {
@@ -140,9 +145,9 @@ TEST_CASE("uploads a missing image and deposits it in poold's file") {
   const int file = session.poold.give_space(kName, true);
   CHECK(session.client.result(upload) == CUDA_SUCCESS);
   const auto deposit = session.poold.receive();
-  REQUIRE(deposit.header.kind == ControlKind::image_deposit);
-  CHECK(deposit.header.image_name == kName.digest);
-  CHECK(deposit.header.image_bytes == kImage.size());
+  REQUIRE(deposit.kind == ControlKind::image_deposit);
+  CHECK(deposit.body<server::packet::Image>().name == kName.digest);
+  CHECK(deposit.body<server::packet::Image>().bytes == kImage.size());
   CHECK(deposit.descriptor == -1);
   REQUIRE(server::is_sealed_file(file, kImage.size()));
   std::vector<std::byte> bytes(kImage.size() + 1);
@@ -215,9 +220,9 @@ TEST_CASE("bytes that do not match their name are never loaded, and are reported
   session.poold.give(kName, file);
   session.must_miss(load);
   const auto report = session.poold.receive();
-  CHECK(report.header.kind == ControlKind::image_damaged);
-  CHECK(report.header.image_name == kName.digest);
-  CHECK(report.header.image_bytes == kName.size);
+  REQUIRE(report.kind == ControlKind::image_damaged);
+  CHECK(report.body<server::packet::Image>().name == kName.digest);
+  CHECK(report.body<server::packet::Image>().bytes == kName.size);
 }
 
 TEST_CASE("continues without poold's answer after a short wait and ignores a late one") {
@@ -225,11 +230,11 @@ TEST_CASE("continues without poold's answer after a short wait and ignores a lat
   const uint64_t first = session.load(kName);
   session.must_miss(first);
   const auto late = session.poold.receive();
-  server::ControlHeader answer = late.header;
-  answer.kind = ControlKind::image_found;
+  REQUIRE(late.kind == ControlKind::image_wanted);
+  const auto answer = late.body<ImageQuestion>();
   const int file = sealed(bundle_of("late!"));
-  REQUIRE(server::send_control(session.poold.ends[0], answer, "", file));
-  REQUIRE(server::send_control(session.poold.ends[0], answer, "", file));
+  REQUIRE(server::send_control<ControlKind::image_found>(session.poold.ends[0], answer, "", file));
+  REQUIRE(server::send_control<ControlKind::image_found>(session.poold.ends[0], answer, "", file));
   ::close(file);
   const uint64_t second = session.load(kName);
   session.poold.give(kName, sealed(kImage));

@@ -10,30 +10,22 @@ namespace gpupool::worker::test {
 
 struct CheckpointedSession : PooledSession {
   void order(wire::CheckpointAction action, uint64_t most = UINT64_MAX) {
-    server::ControlHeader header{.kind = server::ControlKind::change_state};
-    header.memory_most = most;
-    header.state_question = ++question;
-    header.state_action = action;
-    say(header);
+    say<server::ControlKind::change_state>({.question = ++question, .host_bytes = most, .action = action});
   }
-  void stop_locking() {
-    server::ControlHeader header{.kind = server::ControlKind::stop_locking};
-    header.state_question = question;
-    say(header);
-  }
+  void stop_locking() { say<server::ControlKind::stop_locking>({.question = question}); }
   int answer() {
     while (true) {
-      const server::ControlHeader said = hear();
+      const server::ControlMessage said = hear();
       if (said.kind == server::ControlKind::turn) continue;
       if (said.kind == server::ControlKind::memory_needed) {  // memory is not available
-        server::ControlHeader header{.kind = server::ControlKind::room_patience};
-        header.memory_question = said.memory_question;
-        say(header);
+        const auto wanted = said.body<server::packet::MemoryNeeded>();
+        say<server::ControlKind::room_patience>({.question = wanted.question});
         continue;
       }
       REQUIRE(said.kind == server::ControlKind::state_changed);
-      REQUIRE(said.state_question == question);
-      return said.state_result;
+      const auto changed = said.body<server::packet::StateChanged>();
+      REQUIRE(changed.question == question);
+      return changed.result;
     }
   }
   int change(wire::CheckpointAction action, uint64_t most = UINT64_MAX) {

@@ -17,8 +17,8 @@ using server::ControlKind;
 
 namespace {
 
-constexpr auto kSome = static_cast<ControlKind>(1000);
-constexpr auto kOther = static_cast<ControlKind>(1001);
+constexpr ControlKind kSome = ControlKind::stop_locking;
+constexpr ControlKind kOther = ControlKind::dump_wanted;
 
 struct Poold {
   Poold() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0); }
@@ -29,8 +29,9 @@ struct Poold {
   void leave() {
     if (ends[0] >= 0) ::close(std::exchange(ends[0], -1));
   }
-  void send(ControlKind kind, uint64_t number, int descriptor = -1) {
-    REQUIRE(server::send_control(ends[0], {.kind = kind, .session_number = number}, "", descriptor));
+  template <ControlKind kind>
+  void send(uint64_t number, int descriptor = -1) {
+    REQUIRE(server::send_control<kind>(ends[0], {.question = number}, "", descriptor));
   }
   int ends[2];
 };
@@ -45,17 +46,17 @@ bool readable(int descriptor, int milliseconds) {
 TEST_CASE("delivers each message in order to the handler of its kind including earlier ones") {
   Poold poold;
   Control control(poold.ends[1], nullptr);
-  poold.send(kSome, 1);
-  poold.send(kOther, 7);
+  poold.send<kSome>(1);
+  poold.send<kOther>(7);
   std::promise<void> all;
   std::vector<uint64_t> some;
   control.handle(kOther, [](server::ControlMessage) {});
   control.handle(kSome, [&](server::ControlMessage message) {
-    some.push_back(message.header.session_number);
+    some.push_back(message.body<server::packet::StopLocking>().question);
     if (some.size() == 3) all.set_value();
   });
-  poold.send(kSome, 2);
-  poold.send(kSome, 3);
+  poold.send<kSome>(2);
+  poold.send<kSome>(3);
   REQUIRE(all.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   control.handle(kSome, nullptr);
   CHECK(some == std::vector<uint64_t>{1, 2, 3});
@@ -68,8 +69,8 @@ TEST_CASE("closes descriptors that no handler takes") {
   {
     Control control(poold.ends[1], nullptr);
     control.handle(kSome, nullptr);
-    poold.send(kSome, 1, pipe_ends[1]);
-    for (uint64_t i = 0; i < 100; ++i) poold.send(kOther, i, pipe_ends[1]);  // never gets a handler
+    poold.send<kSome>(1, pipe_ends[1]);
+    for (uint64_t i = 0; i < 100; ++i) poold.send<kOther>(i, pipe_ends[1]);  // never gets a handler
     ::close(pipe_ends[1]);
     poold.leave();
     CHECK(readable(control.end_descriptor(), 10'000));
@@ -86,13 +87,13 @@ TEST_CASE("detects the end of poold and does not mistake messages for it") {
   Control control(poold.ends[1], [&] { gone.set_value(); });
   std::promise<void> got;
   control.handle(kSome, [&](server::ControlMessage) { got.set_value(); });
-  poold.send(kSome, 1);
+  poold.send<kSome>(1);
   REQUIRE(got.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   CHECK_FALSE(readable(control.end_descriptor(), 0));
-  REQUIRE(control.send({.kind = kOther, .session_number = 5}));
+  REQUIRE(control.send<kOther>({.question = 5}));
   const auto received = server::receive_control(poold.ends[0]);
   REQUIRE(received);
-  CHECK(received->header.session_number == 5);
+  CHECK(received->body<server::packet::DumpQuestion>().question == 5);
   poold.leave();
   CHECK(readable(control.end_descriptor(), 10'000));
   CHECK(gone.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);

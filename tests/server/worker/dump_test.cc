@@ -27,14 +27,12 @@ struct Dumped : PooledSession {
   using PooledSession::PooledSession;
 
   admin::WorkerDump dump() {
-    server::ControlHeader header{.kind = ControlKind::dump_wanted};
-    header.dump_question = ++question;
-    say(header);
+    say<ControlKind::dump_wanted>({.question = ++question});
     while (true) {
       const auto message = server::receive_control(ends[0]);
       REQUIRE(message);
-      if (message->header.kind != ControlKind::dump) continue;
-      CHECK(message->header.dump_question == question);
+      if (message->kind != ControlKind::dump) continue;
+      CHECK(message->body<server::packet::DumpQuestion>().question == question);
       admin::WorkerDump dump;
       REQUIRE(dump.ParseFromString(message->payload));
       return dump;

@@ -16,6 +16,9 @@
 using namespace gpupool;
 using namespace gpupool::worker;
 using server::ControlKind;
+using server::packet::ShareFound;
+using server::packet::ShareMissing;
+using server::packet::ShareWanted;
 
 namespace {
 
@@ -50,9 +53,11 @@ struct Side {
     REQUIRE(message);
     return *message;
   }
-  void send(const server::ControlMessage& message) {
-    REQUIRE(server::send_control(ends[0], message.header, "", message.descriptor));
-    if (message.descriptor >= 0) ::close(message.descriptor);
+  // Closes the descriptor.
+  template <ControlKind kind>
+  void send(const server::ControlBody<kind>& body, int descriptor = -1) {
+    REQUIRE(server::send_control<kind>(ends[0], body, "", descriptor));
+    if (descriptor >= 0) ::close(descriptor);
   }
   DeviceApi api;
   int ends[2];
@@ -115,21 +120,27 @@ TEST_CASE("another session fetches a shared object through poold until it is wit
   const auto fetch = [&](ExportedHandles::Fetched* to) {
     CUresult result = CUDA_ERROR_UNKNOWN;
     std::thread thread([&] { result = taker.handles->fetch(name, to); });
-    auto wanted = taker.receive();
-    CHECK(wanted.header.kind == ControlKind::share_wanted);
-    CHECK(wanted.header.share_session == 1);
-    wanted.header.share_requester = 2;
+    const auto asked = taker.receive();
+    REQUIRE(asked.kind == ControlKind::share_wanted);
+    auto wanted = asked.body<ShareWanted>();
+    CHECK(wanted.session == 1);
+    wanted.requester = 2;
     const Pair pair;
-    wanted.descriptor = pair.ends[1];
-    owner.send(wanted);
-    auto answer = owner.receive();
-    CHECK(answer.header.share_requester == 2);
+    owner.send<ControlKind::share_wanted>(wanted, pair.ends[1]);
+    const auto answer = owner.receive();
     CHECK(answer.descriptor == -1);  // poold accepts none
-    if (answer.header.share_is_memory != 0)
-      answer.descriptor = pair.ends[0];
-    else
+    if (answer.kind == ControlKind::share_found) {
+      const auto found = answer.body<ShareFound>();
+      CHECK(found.requester == 2);
+      CHECK(found.is_memory == 1);
+      taker.send<ControlKind::share_found>(found, pair.ends[0]);
+    } else {
+      REQUIRE(answer.kind == ControlKind::share_missing);
+      const auto missing = answer.body<ShareMissing>();
+      CHECK(missing.requester == 2);
       ::close(pair.ends[0]);
-    taker.send(answer);
+      taker.send<ControlKind::share_missing>(missing);
+    }
     thread.join();
     return result;
   };
@@ -190,10 +201,10 @@ TEST_CASE("gives up a fetch without a matching answer") {
   ExportedHandles::Fetched none;
   CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
   // A late answer and an unrequested one: both are closed and dropped.
-  auto wanted = taker.receive();
-  wanted.header.kind = ControlKind::share_found;
-  wanted.descriptor = ::memfd_create("late", MFD_CLOEXEC);
-  taker.send(wanted);
+  const auto wanted = taker.receive();
+  REQUIRE(wanted.kind == ControlKind::share_wanted);
+  taker.send<ControlKind::share_found>({.request = wanted.body<ShareWanted>().request},
+                                       ::memfd_create("late", MFD_CLOEXEC));
   CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
   CHECK_FALSE(none.memory);
 }
@@ -207,18 +218,19 @@ TEST_CASE("rejects an inconsistent answer of another worker") {
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
   ExportedHandles::Fetched none;
   std::thread thread([&] {
-    auto asked = taker.receive();
-    asked.header.kind = ControlKind::share_found;
-    asked.header.share_is_memory = sends != Sends::memory_called_event;
+    const auto asked = taker.receive();
+    REQUIRE(asked.kind == ControlKind::share_wanted);
+    const ShareFound found{.request = asked.body<ShareWanted>().request,
+                           .is_memory = sends != Sends::memory_called_event};
     const Pair pair;
-    asked.descriptor = sends == Sends::no_socket ? ::memfd_create("none", MFD_CLOEXEC) : pair.ends[0];
+    const int socket = sends == Sends::no_socket ? ::memfd_create("none", MFD_CLOEXEC) : pair.ends[0];
     const int memory = ::memfd_create("empty", MFD_CLOEXEC);
     if (sends == Sends::memory_without_size || sends == Sends::memory_called_event) {
-      REQUIRE(server::send_control(pair.ends[1], {.kind = ControlKind::share_found}, "", memory));
+      REQUIRE(server::send_control<ControlKind::share_found>(pair.ends[1], {}, "", memory));
     }
     if (sends == Sends::no_message) REQUIRE(::send(pair.ends[1], "?", 1, 0) == 1);
     if (sends == Sends::no_socket) ::close(pair.ends[0]);
-    taker.send(asked);
+    taker.send<ControlKind::share_found>(found, socket);
     ::close(memory);
     ::close(pair.ends[1]);
   });

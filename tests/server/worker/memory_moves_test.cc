@@ -14,8 +14,9 @@
 using namespace gpupool;
 using namespace gpupool::worker;
 using namespace gpupool::worker::test;
-using server::ControlHeader;
 using server::ControlKind;
+using server::ControlMessage;
+using server::packet::MemoryNeeded;
 using wire::Command;
 
 namespace {
@@ -24,22 +25,18 @@ struct Session : PooledSession {
   explicit Session(testing::FakeDirectMemory* direct = nullptr) : PooledSession(direct, direct == nullptr) {}
 
   void order(uint64_t bytes, uint64_t most, uint64_t keep, bool at_once) {
-    ControlHeader header{.kind = ControlKind::move_out};
-    header.memory_bytes = bytes;
-    header.memory_most = most;
-    header.memory_keep = keep;
-    header.memory_at_once = at_once;
-    say(header);
+    say<ControlKind::move_out>({.bytes = bytes, .most = most, .keep = keep, .at_once = at_once});
   }
   // Returns the next message of this kind; skips turns and requests for memory.
-  ControlHeader told(ControlKind kind) {
+  template <ControlKind kind>
+  server::ControlBody<kind> told() {
     while (true) {
-      const ControlHeader said = hear();
-      if (said.kind == kind) return said;
+      const ControlMessage said = hear();
+      if (said.kind == kind) return said.body<server::ControlBody<kind>>();
       REQUIRE((said.kind == ControlKind::turn || said.kind == ControlKind::memory_needed));
     }
   }
-  uint64_t moved() { return told(ControlKind::moved_out).memory_bytes; }
+  uint64_t moved() { return told<ControlKind::moved_out>().bytes; }
   uint64_t move(uint64_t bytes, bool at_once = true) {
     order(bytes, UINT64_MAX, 0, at_once);
     return moved();
@@ -236,9 +233,9 @@ TEST_CASE("waits for free memory to move back and keeps asking poold and execute
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
   session.leave_free(2 * kPage);
   const uint64_t copy = client.copy_out(stream_handle(0), 3 * kPage, kPage);
-  const ControlHeader wanted = session.told(ControlKind::memory_needed);
-  CHECK(wanted.memory_restores == 1);
-  CHECK(session.told(ControlKind::memory_needed).memory_bytes == 2 * kPage);
+  const MemoryNeeded wanted = session.told<ControlKind::memory_needed>();
+  CHECK(wanted.restores == 1);
+  CHECK(session.told<ControlKind::memory_needed>().bytes == 2 * kPage);
   CHECK(client.silent());
   // Restoring only part of the memory does not help.
   session.order(kPage, UINT64_MAX, 0, true);
@@ -259,17 +256,16 @@ TEST_CASE("an allocation on a full device waits for memory unless it cannot succ
   };
   const auto start = std::chrono::steady_clock::now();
   const uint64_t refused = map();
-  ControlHeader answer{.kind = ControlKind::room_patience};
-  answer.memory_question = session.told(ControlKind::memory_needed).memory_question;
-  CHECK(answer.memory_question != 0);
-  REQUIRE(server::send_control(session.ends[0], answer, "", -1));
+  const uint64_t question = session.told<ControlKind::memory_needed>().question;
+  CHECK(question != 0);
+  session.say<ControlKind::room_patience>({.question = question});
   CHECK(client.result(refused) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
   CHECK(session.charged() == 4 * kPage);
   const uint64_t granted = map();
-  const ControlHeader wanted = session.told(ControlKind::memory_needed);
-  CHECK(wanted.memory_restores == 0);
-  CHECK(wanted.memory_bytes == kPage);
+  const MemoryNeeded wanted = session.told<ControlKind::memory_needed>();
+  CHECK(wanted.restores == 0);
+  CHECK(wanted.bytes == kPage);
   session.others_go();
   CHECK(client.result(granted) == CUDA_SUCCESS);
 }
@@ -312,7 +308,7 @@ TEST_CASE("releases everything when a client leaves while its memory is moved") 
   SECTION("on its way back") {
     session.leave_free(kPage);
     session.client->call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
-    session.told(ControlKind::memory_needed);
+    session.told<ControlKind::memory_needed>();
     session.client->hang_up();
     session.others_go();
     CHECK(session.client->finish() == 0);

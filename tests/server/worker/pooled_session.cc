@@ -56,8 +56,8 @@ void PooledSession::others_go() {
   client->fake.locked([&] { client->fake.memory_used -= std::exchange(others, 0); });
 }
 
-void PooledSession::say(const server::ControlHeader& header) {
-  REQUIRE(server::send_control(ends[0], header, "", -1));
+void PooledSession::sent(const Result<void>& result) {
+  REQUIRE(result.ok());
 }
 
 bool PooledSession::silent(int milliseconds) {
@@ -65,10 +65,10 @@ bool PooledSession::silent(int milliseconds) {
   return ::poll(&polled, 1, milliseconds) == 0;
 }
 
-server::ControlHeader PooledSession::hear() {
-  const auto message = server::receive_control(ends[0]);
+server::ControlMessage PooledSession::hear() {
+  auto message = server::receive_control(ends[0]);
   REQUIRE(message);
-  return message->header;
+  return *message;
 }
 
 }  // namespace gpupool::worker::test

@@ -26,8 +26,11 @@ struct PooledSession {
   void leave_free(uint64_t bytes);
   void others_go();
   // Sends and receives control messages as poold.
-  void say(const server::ControlHeader& header);
-  server::ControlHeader hear();
+  template <server::ControlKind kind>
+  void say(const server::ControlBody<kind>& body) {
+    sent(server::send_control<kind>(ends[0], body));
+  }
+  server::ControlMessage hear();
   // True if poold gets no message for this time.
   bool silent(int milliseconds = 50);
 
@@ -38,6 +41,9 @@ struct PooledSession {
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
   std::optional<TestClient> client;
   uint64_t others = 0;
+
+ private:
+  static void sent(const Result<void>& result);  // fails the test unless it is success
 };
 
 }  // namespace gpupool::worker::test
