@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "common/blocked_signals.h"
+#include "common/files/exposure.h"
 #include "common/log/write_line.h"
 
 namespace gpupool {
@@ -65,9 +67,15 @@ void AuditFile::Queue::number(std::string& line) {
 
 Result<int> AuditFile::Queue::open_file() const {
   const int opened = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
-  if (opened >= 0) return opened;
-  return Error{ErrorCode::unavailable,
-               "cannot open the audit file '" + path + "': " + std::generic_category().message(errno)};
+  if (opened < 0) {
+    return Error{ErrorCode::unavailable,
+                 "cannot open the audit file '" + path + "': " + std::generic_category().message(errno)};
+  }
+  struct stat about {};
+  if (::fstat(opened, &about) == 0 && !files::access_of_others(about).writable) return opened;
+  ::close(opened);
+  return Error{ErrorCode::invalid, "refusing to use the audit file '" + path +
+                                       "': other users can write it and forge records; run chmod go-w"};
 }
 
 // After a line that could only be written in part (a full disk), begins a new line first.

@@ -129,6 +129,32 @@ TEST_CASE("lines are numbered without gaps across a rotation and name the proces
   CHECK(boots(content_of(path + ".2")) != boots(content_of(path + ".3")));
 }
 
+TEST_CASE("a file that other users can write is not used as the audit file") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "audit";
+  const auto write_and_permit = [&](unsigned mode) {
+    std::ofstream(path) << "";
+    std::filesystem::permissions(path, std::filesystem::perms(mode));
+  };
+  for (const unsigned mode : {0606u, 0660u, 0622u}) {
+    write_and_permit(mode);
+    server::AuditFile file(path);
+    const auto opened = file.open();
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().message.find("'" + path + "': other users can write it") != std::string::npos);
+  }
+  write_and_permit(0640);
+  server::AuditFile file(path);
+  REQUIRE(file.open());
+  file.append("event", {{"number", 0}});
+  std::filesystem::rename(path, path + ".1");
+  write_and_permit(0666);
+  REQUIRE(file.open());  // the thread keeps the old file
+  file.append("event", {{"number", 1}});
+  CHECK(numbers(content_of(path + ".1")) == std::vector<uint64_t>{1, 2});
+  CHECK(content_of(path).empty());
+}
+
 TEST_CASE("a record torn by a full disk does not damage other records") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit";
