@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -243,6 +244,7 @@ TEST_CASE("root's poold does not start where all users may read its secrets, whi
   const std::vector<std::string> words{
       program_path("poold"), "--device", device.library, "--listen", "tcp://127.0.0.1:0",
       "--admin-socket",      "none",     "--tls-key",    secret};
+  REQUIRE(::chown(secret.c_str(), 0, 0) == 0);
   std::filesystem::permissions(secret, std::filesystem::perms(0644));
   const Finished refused = run_to_end(words);
   INFO(refused.output);
@@ -251,6 +253,29 @@ TEST_CASE("root's poold does not start where all users may read its secrets, whi
   std::filesystem::permissions(secret, std::filesystem::perms(0600));
   Process poold(words, {});
   CHECK(poold.await_output(" listening "));
+}
+
+TEST_CASE("root's poold does not start where its secrets belong to the workers' user or group") {
+  if (::geteuid() != 0) return report_skip("only root's workers become other users");
+  const DeviceFolder device;
+  const std::string secret = device.secret("server.key");
+  const auto refuses = [&](const std::string& users, uid_t owner, gid_t group, mode_t mode) {
+    REQUIRE(::chown(secret.c_str(), owner, group) == 0);
+    REQUIRE(::chmod(secret.c_str(), mode) == 0);
+    const Finished refused = run_to_end({program_path("poold"), "--device", device.library, "--listen",
+                                         "tcp://127.0.0.1:0", "--admin-socket", "none", "--worker-users",
+                                         users, "--tls-key", secret, "--metrics", "not an address"});
+    INFO(refused.output);
+    CHECK(refused.status == 1);
+    const std::string why = "workers could read '" + secret + "': it belongs to their user or group";
+    return refused.output.find(why) != std::string::npos;
+  };
+  CHECK(refuses("65534", kNobody, 0, 0600));
+  CHECK(refuses("65534", kNobody, 0, 0200));  // its owner can change that
+  CHECK(refuses("61100-61199", 61150, 0, 0600));
+  CHECK(refuses("61100-61199", 0, 61150, 0640));
+  CHECK_FALSE(refuses("61100-61199", 61200, 0, 0600));
+  CHECK_FALSE(refuses("61100-61199", 0, 61150, 0600));
 }
 
 TEST_CASE("poold logs one warning for each confinement layer that is not effective") {
