@@ -2,9 +2,9 @@
 #include <signal.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "protocol/control/hello_exchange.h"
+#include "tests/server/processor_time.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"
@@ -45,22 +45,6 @@ std::string failure(const transport::Endpoint& endpoint, const transport::TlsOpt
 
 transport::TlsOptions trusting(const Authority& authority, const Authority::Files& own = {}) {
   return {.ca = authority.certificate(), .certificate = own.certificate, .key = own.key, .secret = {}};
-}
-
-// CPU time of a process's main thread and of all of its threads, in nanoseconds.
-struct ProcessorTime {
-  uint64_t main = 0, all = 0;
-};
-ProcessorTime processor_time(pid_t pid) {
-  ProcessorTime time;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-    std::ifstream file(task.path() / "schedstat");
-    uint64_t ran = 0;
-    file >> ran;
-    time.all += ran;
-    if (task.path().filename() == std::to_string(pid)) time.main = ran;
-  }
-  return time;
 }
 
 bool has(const std::string& text, const std::string& part) {

@@ -32,6 +32,9 @@ Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE,
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, nullptr);
+  // SSL_read returns after each record without data, so that a peer that sends only key updates cannot keep
+  // the caller in it.
+  ssl.SSL_CTX_ctrl(context, SSL_CTRL_CLEAR_MODE, SSL_MODE_AUTO_RETRY, nullptr);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
   // No session tickets: a server then sends nothing after its handshake that the client would have to read
   // first.

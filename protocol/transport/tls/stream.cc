@@ -52,6 +52,7 @@ BIO_METHOD* make_socket_method(const Openssl& functions) {
   functions.BIO_meth_set_read(method, [](BIO* bio, char* bytes, int count) {
     Stream& stream = *static_cast<Stream*>(openssl().BIO_get_data(bio));
     openssl().BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
+    stream.socket_empty_ = false;
     ssize_t received = 0;
     while ((received = ::recv(stream.socket_, bytes, static_cast<size_t>(count), MSG_DONTWAIT)) < 0 &&
            errno == EINTR) {
@@ -59,9 +60,10 @@ BIO_METHOD* make_socket_method(const Openssl& functions) {
     if (received > 0) return static_cast<int>(received);
     if (received == 0)
       openssl().BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-    else if (errno == EAGAIN || errno == EWOULDBLOCK)
+    else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      stream.socket_empty_ = true;
       openssl().BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY);
-    else
+    } else
       stream.system_error_ = errno;
     return static_cast<int>(received);
   });
@@ -255,8 +257,15 @@ Result<size_t> Stream::receive_some(std::span<std::byte> buffer) {
   if (!*opened || buffer.empty()) return size_t{0};
   size_t count = 0;
   openssl().ERR_clear_error();
+  socket_empty_ = false;
   const int status = openssl().SSL_read_ex(ssl_, buffer.data(), buffer.size(), &count);
-  return outcome(status, count);
+  const auto received = outcome(status, count);
+  if (!received) return received;
+  // Returned without data although the socket had some: that was a record without data (Context).
+  records_without_data_ = *received != 0 ? 0 : records_without_data_ + (has_more() ? 1 : 0);
+  if (records_without_data_ <= kMostRecordsWithoutData) return received;
+  broken_ = true;
+  return Error{ErrorCode::malformed, "TLS: too many records without data, such as key updates"};
 }
 
 Result<size_t> Stream::send_some(std::span<const std::byte> bytes) {

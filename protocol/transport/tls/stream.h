@@ -39,9 +39,11 @@ class Stream {
   // Performs one step of the handshake, as do sending and receiving. Returns true when the stream is open.
   Result<bool> open();
   bool is_open() const { return open_; }
-  // Returns 0 if it would block. ErrorCode::closed: the peer has ended the stream; is_ended() tells
-  // close_notify from a hang-up.
+  // Returns 0 if it would block or has received a record without data, such as a key update; has_more()
+  // tells them apart. ErrorCode::closed: the peer has ended the stream; is_ended() tells close_notify from a
+  // hang-up; malformed: too many records without data, or the peer broke the protocol.
   Result<size_t> receive_some(std::span<std::byte> buffer);
+  bool has_more() const { return !socket_empty_ && !wants_to_send_; }  // only after receive_some() returned 0
   bool is_ended() const;
   // Sends at most kMostBytes. Returns 0 if it would block; the next call must then have the same bytes.
   static constexpr size_t kMostBytes = 16 * 1024;
@@ -82,6 +84,9 @@ class Stream {
   bool has_secret_ = false;
   Secret secret_{};
   std::string host_;
+  static constexpr unsigned kMostRecordsWithoutData = 32;  // in a row
+  unsigned records_without_data_ = 0;
+  bool socket_empty_ = false;            // the last read from the socket would have blocked
   int system_error_ = 0;                 // errno of the socket's last failure
   uint64_t records_ = 0;                 // sent with the current key
   uint64_t records_per_key_ = 1u << 22;  // AES-GCM: a key is good for about 2^24 records (RFC 8446, 5.5)

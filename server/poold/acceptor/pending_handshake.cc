@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kRefusalTimeout{2'000};
 constexpr size_t kMostDiscarded = 256 * 1024;
+constexpr int kMostRecordsAtOnce = 64;  // TLS records; then another connection's step runs
 
 std::string encode(const Refusal& refusal) {
   control::HelloReply reply;
@@ -65,28 +66,51 @@ void PendingHandshake::read(asio::mutable_buffer buffer, Then then) {
       });
 }
 
-void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Then then) {
-  while (received < buffer.size()) {
-    const auto got = tls_->receive_some(buffer.subspan(received));
-    if (!got && got.error().code == ErrorCode::closed) return then(asio::error::eof, received);
-    if (!got) return fail_tls(got.error().message);
-    if (*got == 0) {
-      return await_tls([this, buffer, received, then = std::move(then)]() mutable {
-        read_tls(buffer, received, std::move(then));
-      });
-    }
-    received += *got;
-  }
-  then({}, received);
-}
-
-void PendingHandshake::open_tls() {
+// Runs `work` on the handshake thread, and then `done` on poold's unless the connection was dropped.
+void PendingHandshake::post_tls_step(std::function<void()> work, std::function<void()> done) {
   tls_step_pending_ = true;
   const auto self = shared_from_this();
   acceptor_.tls_handshakes_.post({.owner = this,
                                   .peer = peer_,
-                                  .work = [self] { self->take_tls_step(); },
-                                  .done = [self] { self->tls_step_done(); }});
+                                  .work = [self, work = std::move(work)] { work(); },
+                                  .done =
+                                      [self, done = std::move(done)] {
+                                        self->tls_step_pending_ = false;
+                                        if (self->dropped_) return self->close();
+                                        done();
+                                      }});
+}
+
+void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Then then) {
+  post_tls_step([this, rest = buffer.subspan(received)] { read_records(rest); },
+                [this, buffer, received, then = std::move(then)] {
+                  const size_t sum = received + received_;
+                  if (read_error_ && read_error_->code == ErrorCode::closed)
+                    return then(asio::error::eof, sum);
+                  if (read_error_) return fail_tls(read_error_->message);
+                  if (sum == buffer.size()) return then({}, sum);
+                  if (!starved_) return read_tls(buffer, sum, then);
+                  await_tls([this, buffer, sum, then] { read_tls(buffer, sum, then); });
+                });
+}
+
+// Runs on the handshake thread: a client chooses the number of records that its hello takes.
+void PendingHandshake::read_records(std::span<std::byte> buffer) {
+  received_ = 0;
+  starved_ = false;
+  for (int count = 0; count < kMostRecordsAtOnce && received_ < buffer.size() && !starved_; ++count) {
+    const auto got = tls_->receive_some(buffer.subspan(received_));
+    if (!got) {
+      read_error_ = got.error();
+      return;
+    }
+    received_ += *got;
+    starved_ = *got == 0 && !tls_->has_more();
+  }
+}
+
+void PendingHandshake::open_tls() {
+  post_tls_step([this] { take_tls_step(); }, [this] { tls_step_done(); });
 }
 
 // Runs on the handshake thread. Skips the step if the client has already disconnected.
@@ -99,8 +123,6 @@ void PendingHandshake::take_tls_step() {
 }
 
 void PendingHandshake::tls_step_done() {
-  tls_step_pending_ = false;
-  if (dropped_) return close();
   if (!opened_ && opened_.error().code == ErrorCode::closed)
     return reject("disconnected before sending a hello");
   if (!opened_) return fail_tls(opened_.error().message);

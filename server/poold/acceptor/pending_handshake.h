@@ -1,8 +1,8 @@
 // A connection that has not sent its complete Hello yet, or that is being sent a refusal. Used by Acceptor
 // alone.
 //
-// Runs on poold's thread, except take_tls_step(). Acceptor's list and the handlers of pending operations own
-// it until drop(). Errors are reported to Acceptor and close the connection.
+// Runs on poold's thread, except take_tls_step() and read_records(). Acceptor's list and the handlers of
+// pending operations own it until drop(). Errors are reported to Acceptor and close the connection.
 #pragma once
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
@@ -43,6 +43,8 @@ class PendingHandshake : public std::enable_shared_from_this<PendingHandshake> {
   void read_tls(std::span<std::byte> buffer, size_t received, Then then);
   void write_tls(std::span<const std::byte> rest);
   void fail_tls(const std::string& why);
+  void post_tls_step(std::function<void()> work, std::function<void()> done);
+  void read_records(std::span<std::byte> buffer);
   void open_tls();
   void take_tls_step();
   void tls_step_done();
@@ -72,6 +74,10 @@ class PendingHandshake : public std::enable_shared_from_this<PendingHandshake> {
   bool tls_step_pending_ = false;  // a TLS step is queued or running: the socket must stay open
   bool dropped_ = false;
   Result<bool> opened_ = false;  // result of the last TLS step; true: the handshake is complete
+  // Results of read_records(): bytes received, an error, and whether it has read all that the socket has.
+  size_t received_ = 0;
+  std::optional<Error> read_error_;
+  bool starved_ = false;
   wire::Preamble preamble_;
   std::string bytes_;  // the Hello, later the refusal
   wire::PeerHello peer_hello_{};

@@ -1,6 +1,6 @@
-// Runs the steps of TLS handshakes on a thread of their own, one at a time and at a lower priority. A step
-// takes milliseconds of CPU time, too long for poold's thread, which schedules turns on the GPUs. Used by
-// Acceptor.
+// Runs the steps of TLS handshakes, and of reading hellos over TLS, on a thread of their own, one at a time
+// and at a lower priority. A step takes milliseconds of CPU time, too long for poold's thread, which
+// schedules turns on the GPUs. Used by Acceptor.
 //
 // The peer with the fewest waiting steps goes first, and one of its steps is chosen at random. With a
 // first-come order, a flood from one address would starve other programs at that address, because Acceptor
