@@ -6,6 +6,8 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <system_error>
+#include <thread>
 
 #include "common/blocked_signals.h"
 #include "common/files/exposure.h"
@@ -66,6 +68,7 @@ struct Agent::Shared {
   std::condition_variable changed;
   int open = 0;
   bool closed = false;  // used on poold's thread only
+  bool gone = false;    // guarded by `mutex`: the io_context may be gone
 };
 
 Agent::Agent(asio::io_context& context, PoolOptions options, Leases& leases, Host host)
@@ -83,6 +86,7 @@ Agent::Agent(asio::io_context& context, PoolOptions options, Leases& leases, Hos
 Agent::~Agent() {
   stop();
   std::unique_lock lock(shared_->mutex);
+  shared_->gone = true;
   const auto all_ended = [this] { return shared_->open == 0; };
   if (leaving_ && !shared_->changed.wait_for(lock, kPatienceForLastReport, all_ended)) leaving_->cancel();
   shared_->changed.wait_for(lock, kPatienceAtEnd, all_ended);
@@ -144,16 +148,34 @@ auto Agent::on_thread(uint64_t attempt, Event event) {
   };
 }
 
+// Reads the token and the authorities, which may have been renewed, on a thread of its own: their file system
+// may not answer.
 void Agent::connect() {
   if (stopped_) return;
-  const auto token = read_token(options_.token_file);
+  const uint64_t attempt = ++attempt_;
+  const auto tell =
+      on_thread(attempt, [this, attempt](const Result<std::string>& token, const Result<std::string>& ca) {
+        open_stream(attempt, token, ca);
+      });
+  const BlockedSignals blocked;
+  try {
+    std::thread([tell, shared = shared_, token_file = options_.token_file, ca_file = options_.ca] {
+      const Result<std::string> token = read_token(token_file);
+      const Result<std::string> ca = ca_file.empty() ? Result<std::string>("") : read_file(ca_file);
+      const std::lock_guard lock(shared->mutex);
+      if (!shared->gone) tell(token, ca);
+    }).detach();
+  } catch (const std::system_error& failure) {
+    schedule_retry(std::string("cannot start a thread: ") + failure.what());
+  }
+}
+
+void Agent::open_stream(uint64_t attempt, const Result<std::string>& token, const Result<std::string>& ca) {
+  if (stopped_) return;
   if (!token) return schedule_retry(token.error().message);
-  // The authorities may have been renewed. If the file cannot be read now, the last content stays in use.
-  if (auto ca = options_.ca.empty() ? Result<std::string>("") : read_file(options_.ca); ca && !ca->empty())
-    ca_ = std::move(*ca);
+  if (ca && !ca->empty()) ca_ = *ca;  // otherwise the last content stays in use
   address_ = leader_.empty() ? options_.schedulers[next_++ % options_.schedulers.size()]
                              : std::exchange(leader_, {});
-  const uint64_t attempt = ++attempt_;
   writing_ = has_inventory_ = registered_ = false;
   {
     const std::lock_guard lock(shared_->mutex);

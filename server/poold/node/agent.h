@@ -1,6 +1,6 @@
 // poold as a node of a pool: keeps an Attend stream to one of the schedulers, reports this host's GPUs and
 // the leases in use, and ends leases that the scheduler orders to end. The daemon owns it. poold's thread;
-// gRPC's threads post to it.
+// gRPC's threads, and those that read files, post to it.
 //
 // If a scheduler fails, tries the next one with exponential backoff; sessions and leases continue meanwhile.
 // A scheduler's messages are limited in size and can do nothing but end leases.
@@ -43,6 +43,7 @@ class Agent {
   struct Shared;  // used by the streams' events, too
 
   void connect();
+  void open_stream(uint64_t attempt, const Result<std::string>& token, const Result<std::string>& ca);
   std::shared_ptr<grpc::Channel> channel(const std::string& address) const;
   template <class Event>
   auto on_thread(uint64_t attempt, Event event);

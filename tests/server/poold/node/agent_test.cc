@@ -1,12 +1,17 @@
 // Tests a real poold as a node of a pool, against a gRPC scheduler in this process and clients that present
 // its leases.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <future>
 
 #include "tests/server/poold/node/fake_scheduler.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/http_get.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -210,6 +215,44 @@ TEST_CASE("sessions run without a scheduler which gets the state when it is back
   CHECK(poold.await_log("scheduler_attends", 2));
   CHECK(occurrences(poold.log(), "scheduler_away") == 1);
   before.ping();
+  CHECK(poold.stop() == 0);
+}
+
+TEST_CASE("a token file that cannot be read delays the registration and no client") {
+  LeaseMaker maker;
+  const Files files;
+  auto scheduler = std::make_unique<FakeScheduler>();
+  const std::string address = scheduler->address();
+  PooldProcess poold(kDevice, attending(maker, files, {address}, {"--metrics", "127.0.0.1:0"}));
+  REQUIRE(scheduler->await_report());
+  const std::string token = maker.token(maker.lease({scheduler->inventory().gpus(0).uuid()}));
+  REQUIRE(::unlink(files.token.c_str()) == 0);
+  REQUIRE(::mkfifo(files.token.c_str(), 0600) == 0);
+  scheduler.reset();
+  int writer = -1;
+  REQUIRE(eventually([&] {
+    writer = ::open(files.token.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    return writer >= 0;  // poold has opened the file, and now waits for its content
+  }));
+  auto answered = std::async(std::launch::async, [&] {
+    RawClient client(poold.endpoint());
+    client.open(with_lease(token));
+    client.ping();
+    return http_get(metrics_port(poold.log()), "/healthz");
+  });
+  const bool in_time = answered.wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+  scheduler = std::make_unique<FakeScheduler>(FakeScheduler::Settings{.address = address});
+  const std::string content = "node-secret\n";
+  CHECK(::write(writer, content.data(), content.size()) == static_cast<ssize_t>(content.size()));
+  ::close(writer);
+  CHECK(in_time);
+  try {
+    CHECK(has(answered.get(), " 200 "));
+  } catch (const std::runtime_error& failure) {  // RawClient's patience
+    FAIL(failure.what());
+  }
+  CHECK(scheduler->await_report());
+  CHECK(scheduler->authorization() == "Bearer node-secret");
   CHECK(poold.stop() == 0);
 }
 
