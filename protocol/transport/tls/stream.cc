@@ -255,15 +255,16 @@ Result<size_t> Stream::receive_some(std::span<std::byte> buffer) {
   const auto opened = open();
   if (!opened) return opened.error();
   if (!*opened || buffer.empty()) return size_t{0};
-  size_t count = 0;
-  openssl().ERR_clear_error();
-  socket_empty_ = false;
-  const int status = openssl().SSL_read_ex(ssl_, buffer.data(), buffer.size(), &count);
-  const auto received = outcome(status, count);
-  if (!received) return received;
-  // Returned without data although the socket had some: that was a record without data (Context).
-  records_without_data_ = *received != 0 ? 0 : records_without_data_ + (has_more() ? 1 : 0);
-  if (records_without_data_ <= kMostRecordsWithoutData) return received;
+  do {
+    size_t count = 0;
+    openssl().ERR_clear_error();
+    socket_empty_ = false;
+    const int status = openssl().SSL_read_ex(ssl_, buffer.data(), buffer.size(), &count);
+    const auto received = outcome(status, count);
+    if (received && *received != 0) records_without_data_ = 0;
+    if (!received || *received != 0 || socket_empty_ || wants_to_send_) return received;
+    // OpenSSL has read a record without data (see Context).
+  } while (++records_without_data_ <= kMostRecordsWithoutData);
   broken_ = true;
   return Error{ErrorCode::malformed, "TLS: too many records without data, such as key updates"};
 }

@@ -39,11 +39,10 @@ class Stream {
   // Performs one step of the handshake, as do sending and receiving. Returns true when the stream is open.
   Result<bool> open();
   bool is_open() const { return open_; }
-  // Returns 0 if it would block or has received a record without data, such as a key update; has_more()
-  // tells them apart. ErrorCode::closed: the peer has ended the stream; is_ended() tells close_notify from a
-  // hang-up; malformed: too many records without data, or the peer broke the protocol.
+  // Returns 0 if it would block. ErrorCode::closed: the peer has ended the stream; is_ended() tells
+  // close_notify from a hang-up; malformed: the peer broke the protocol, or sent too many records without
+  // data, such as key updates, in a row.
   Result<size_t> receive_some(std::span<std::byte> buffer);
-  bool has_more() const { return !socket_empty_ && !wants_to_send_; }  // only after receive_some() returned 0
   bool is_ended() const;
   // Sends at most kMostBytes. Returns 0 if it would block; the next call must then have the same bytes.
   static constexpr size_t kMostBytes = 16 * 1024;

@@ -105,7 +105,7 @@ void PendingHandshake::read_records(std::span<std::byte> buffer) {
       return;
     }
     received_ += *got;
-    starved_ = *got == 0 && !tls_->has_more();
+    starved_ = *got == 0;
   }
 }
 
