@@ -159,6 +159,12 @@ void FakeWorker::answer(uint16_t id, std::string body, CUresult result) {
   });
 }
 
+void FakeWorker::forget() {
+  const std::lock_guard lock(mutex_);
+  handlers_.clear();
+  received_.clear();
+}
+
 std::vector<hello::Hello> FakeWorker::hellos() const {
   const std::lock_guard lock(mutex_);
   return hellos_;

@@ -76,6 +76,9 @@ class FakeWorker {
     on(command, [](const ReceivedCommand&) {});
   }
 
+  // Removes all handlers and recorded commands, for the next test with the same session.
+  void forget();
+
   std::vector<hello::Hello> hellos() const;
   std::vector<ReceivedCommand> received() const;
   std::vector<ReceivedCommand> received(wire::Command command) const;
