@@ -11,14 +11,17 @@
 namespace gpupool::client {
 namespace {
 
+// Longest time limit, 11 days: much longer ones would overflow the clock and have passed at once.
+constexpr long kLongestMilliseconds = 1'000'000'000;
+
 std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::milliseconds otherwise) {
   const char* text = std::getenv(variable);
   if (!text || !*text) return otherwise;
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  if (*end != '\0' || value <= 0) {
-    log_error("%s=%s: ignored, must be a positive number of milliseconds; using %lld", variable, text,
-              static_cast<long long>(otherwise.count()));
+  if (*end != '\0' || value <= 0 || value > kLongestMilliseconds) {
+    log_error("%s=%s: ignored, must be a number of milliseconds from 1 to %ld; using %lld", variable, text,
+              kLongestMilliseconds, static_cast<long long>(otherwise.count()));
     return otherwise;
   }
   return std::chrono::milliseconds(value);

@@ -89,6 +89,9 @@ TEST_CASE("settings: ignores invalid values and names the variable") {
       {"GPUPOOL_CONNECT_TIMEOUT_MS", "0", "5000 15000", milliseconds},
       {"GPUPOOL_CONNECT_TIMEOUT_MS", "-5", "5000 15000", milliseconds},
       {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "10s", "5000 15000", milliseconds},
+      // A deadline that far in the future would overflow the clock and already have passed.
+      {"GPUPOOL_CONNECT_TIMEOUT_MS", "1000000001", "5000 15000", milliseconds},
+      {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "99999999999999999999", "5000 15000", milliseconds},
       {"GPUPOOL_BULK_CONNECTIONS", "9", "unset", connections},
       {"GPUPOOL_BULK_CONNECTIONS", "-1", "unset", connections},
       {"GPUPOOL_BULK_CONNECTIONS", " 1", "unset", connections},
