@@ -313,7 +313,11 @@ void Receiver::await_failure(Clock::time_point deadline) {
 
 bool Receiver::receive_data(const wire::MessageHeader& header) {
   wire::DeviceData head;
-  if (header.length < sizeof head || !take(reinterpret_cast<std::byte*>(&head), sizeof head)) return false;
+  if (header.length < sizeof head) {
+    report(ErrorCode::malformed, "protocol error: data without an offset");
+    return false;
+  }
+  if (!take(reinterpret_cast<std::byte*>(&head), sizeof head)) return false;
   const uint64_t length = header.length - sizeof head;
   Transfer transfer;
   {

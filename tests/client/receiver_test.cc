@@ -194,6 +194,17 @@ TEST_CASE("receiver: data outside a copy ends the session and writes nothing") {
   CHECK(text_of(memory) == std::string(16, '.'));
 }
 
+TEST_CASE("receiver: device data that is too short for its offset ends the session") {
+  Line& line = Line::make();
+  Awaited waiter(line, 1);
+  line.message(MessageKind::device_data, 1, GENERATE("", "1234567"));
+  line.message(MessageKind::reply, 1);
+  CHECK_FALSE(line.receiver.wait(waiter));
+  REQUIRE(line.failed() == 1);
+  CHECK(line.failures[0].code == ErrorCode::malformed);
+  CHECK(line.failures[0].message == "protocol error: data without an offset");
+}
+
 TEST_CASE("receiver: malformed messages end the session") {
   Line& line = Line::make();
   Awaited waiter(line, 1);
