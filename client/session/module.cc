@@ -326,7 +326,10 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
         session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
     if (result != CUDA_SUCCESS) return log_no_code(*code, result);
     wire::GlobalInfo info;
-    if (!read_global(reply, &info)) return Session::failure();
+    if (!read_global(reply, &info)) {
+      session.fail({ErrorCode::malformed, "protocol error: malformed description of a variable"});
+      return Session::failure();
+    }
     // The driver chose the address without knowledge of other servers: if another session has memory there,
     // copies could not tell the two apart.
     if (const Session* const other = owner_of(session, info.address, info.size)) {
