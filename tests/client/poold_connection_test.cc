@@ -68,7 +68,7 @@ TEST_CASE("poold connection: gives up a server that does not answer") {
   const auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
   REQUIRE(listener);
   hello::HelloReply reply;
-  const auto connection = connect({(*listener)->endpoint(), ""}, std::chrono::milliseconds(100), &reply);
+  const auto connection = connect({(*listener)->endpoint(), ""}, std::chrono::seconds(2), &reply);
   REQUIRE_FALSE(connection);
   CHECK_THAT(connection.error().message, ContainsSubstring("no answer to the hello"));
 }
