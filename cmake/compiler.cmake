@@ -40,8 +40,24 @@ if(GPUPOOL_SANITIZE)
   endif()
 endif()
 
+# clang's source-based coverage in continuous mode (%c): the counters are in files that all processes of a program map, so
+# nothing is lost if a process is killed, calls _exit(), or is confined like a worker. %m: one file for each program or library.
+if(GPUPOOL_COVERAGE)
+  set(gpupool_coverage -fprofile-instr-generate=${CMAKE_BINARY_DIR}/profiles/%m%c.profraw -fcoverage-mapping)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${gpupool_coverage};SHELL:-mllvm -runtime-counter-relocation>")
+  add_link_options(${gpupool_coverage})
+endif()
+# gpupool_leave_out_of_coverage(): does not count the lines of this folder and those below it.
+macro(gpupool_leave_out_of_coverage)
+  if(GPUPOOL_COVERAGE)
+    add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fno-profile-instr-generate;-fno-coverage-mapping>")
+  endif()
+endmacro()
+
 if(GPUPOOL_LIBFUZZER)
   add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+if(GPUPOOL_LIBFUZZER OR GPUPOOL_COVERAGE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fconstexpr-steps=100000000>)  # the tables of protocol/calls
 endif()
 
