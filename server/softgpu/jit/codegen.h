@@ -71,10 +71,6 @@ class FunctionCodegen {
 
  private:
   using Handler = void (FunctionCodegen::*)(Decoded&);
-  struct Row {
-    std::string_view opcode;
-    Handler handler;
-  };
   static Handler find_handler(std::string_view opcode);
 
   // Memory of a function-scope variable.
