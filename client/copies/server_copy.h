@@ -19,6 +19,9 @@ struct CopyBox {
   CopyEnd from, to;
   uint64_t width = 0, height = 1, depth = 1;
 };
+inline bool is_empty(const CopyBox& box) {
+  return box.width == 0 || box.height == 0 || box.depth == 0;
+}
 
 // Copies in the order of the stream, which is resolved and belongs to `context`. `wait`: waits for both
 // contexts before the copy, and for the copy before returning.

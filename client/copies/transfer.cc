@@ -16,14 +16,11 @@ namespace {
 constexpr uint16_t id_of(wire::Command command) {
   return static_cast<uint16_t>(command);
 }
-// Copies up to this size (bytes) are appended to the batch instead of being sent from the caller's memory: a
-// memcpy costs less than a system call.
-constexpr uint64_t kInline = 16 * 1024;
 
 CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice& head,
                     const std::byte* bytes) {
   const uint64_t size = uint64_t{head.width} * head.rows;
-  if (size <= kInline) {
+  if (travels_inline(size)) {
     return session.post(id_of(wire::Command::copy_to_device), &context, [&](wire::Writer& writer) {
       writer.put(head);
       writer.put_bytes(bytes, size);
@@ -61,11 +58,6 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
   wire::Buffer reply;
   return session.finish_call(&context, waiter, reply);
 }
-
-// Minimum size in bytes for bulk connections. Higher for synchronous copies, which gain less because the
-// caller waits anyway.
-constexpr uint64_t kBulkFrom = 256 * 1024;
-constexpr uint64_t kSynchronousBulkFrom = wire::kBulkChunkBytes + 1;
 
 wire::BulkCopy bulk_copy(CUstream stream, uint64_t device, const Rows& rows, const BulkPart& part,
                          uint32_t flags) {
@@ -107,67 +99,76 @@ CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uin
   return result;
 }
 
-// Minimum size in bytes for direct copies of pinned memory by RDMA.
-constexpr uint64_t kDirectFrom = 256 * 1024;
+struct ChosenPath {
+  DataPath path;
+  std::optional<RegisteredMemory::Lease> lease;  // direct
+};
 
-// Registers the memory for a direct copy. The rows must be packed in host memory.
-std::optional<RegisteredMemory::Lease> registered(Session& session, const void* memory, const Rows& rows) {
-  const uint64_t bytes = rows.width * rows.count;
-  if (bytes < kDirectFrom || !session.registered().usable() ||
-      (rows.count != 1 && rows.host_pitch != rows.width))
-    return std::nullopt;
-  const auto allocation = host_memory().holding(memory, bytes);
-  return allocation ? session.registered().use(*allocation) : std::nullopt;
+// Chooses the path, and registers the host memory for a direct copy.
+ChosenPath data_path_for(Session& session, const void* host, const Rows& rows, bool waits,
+                         bool passes_others) {
+  DataFacts facts{.bytes = rows.width * rows.count,
+                  .waits = waits,
+                  .passes_others = passes_others,
+                  .packed = rows.count == 1 || rows.host_pitch == rows.width,
+                  .direct = session.registered().usable(),
+                  .bulk = true};
+  ChosenPath chosen{choose_data_path(facts), std::nullopt};
+  if (chosen.path == DataPath::direct) {
+    const auto allocation = host_memory().holding(host, facts.bytes);
+    if (allocation) chosen.lease = session.registered().use(*allocation);
+    facts.direct = chosen.lease.has_value();
+    chosen.path = choose_data_path(facts);
+  }
+  if (chosen.path == DataPath::bulk && !session.links().ready()) {
+    facts.bulk = false;
+    chosen.path = choose_data_path(facts);
+  }
+  return chosen;
 }
 
-}  // namespace
+CUresult direct_to_device(Session& session, Context& context, CUstream stream, uint64_t to,
+                          const std::byte* from, const Rows& rows, uint32_t flags, uint32_t last_flags,
+                          Source source, const RegisteredMemory::Lease& lease) {
+  return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
+    const wire::DirectCopy body{bulk_copy(stream, to, rows, part, last ? last_flags : flags),
+                                reinterpret_cast<uintptr_t>(from + part.host), lease.key, 0};
+    if (trace::on()) [[unlikely]]
+      trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows);
+    return fetch(session, context, wire::Command::direct_to_device, body,
+                 {.rows = 1, .bulk = true, .held = lease.held}, source == Source::reusable && last);
+  });
+}
 
-CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows, CopyOrder order, Source kept, Lane lane) {
-  const auto* source = static_cast<const std::byte*>(from);
-  // The client's own copies must not wait for room, because other streams may be waiting for them.
-  const bool may_wait = lane == Lane::bulk && order == CopyOrder::in_stream;
-  const auto send = [&](const wire::CopyToDevice& head, const std::byte* bytes) {
-    const CUresult result = may_wait ? await_room(session, context, stream) : CUDA_SUCCESS;
-    return result == CUDA_SUCCESS ? send_piece(session, context, head, bytes) : result;
-  };
-  wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
-  if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
-  const uint32_t last_flags = order == CopyOrder::before_all ? wire::kCopyOrdersStreams : head.flags;
-  if (const auto lease = registered(session, from, rows)) {
-    return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
-      const wire::DirectCopy body{bulk_copy(stream, to, rows, part, last ? last_flags : head.flags),
-                                  reinterpret_cast<uintptr_t>(source + part.host), lease->key, 0};
-      if (trace::on()) [[unlikely]]
-        trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows);
-      return fetch(session, context, wire::Command::direct_to_device, body,
-                   {.rows = 1, .bulk = true, .held = lease->held}, kept == Source::reusable && last);
-    });
-  }
-  const bool bulk = lane == Lane::bulk && order != CopyOrder::passes_others &&
-                    rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom);
-  if (bulk && session.links().ready()) {
-    return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
-  }
-  if (rows.count == 1 || rows.width > wire::kBulkChunkBytes) {
-    for (uint64_t row = 0; row < rows.count; ++row) {
-      for (uint64_t at = 0; at < rows.width; at += wire::kBulkChunkBytes) {
-        head.destination = to + row * rows.device_pitch + at;
-        head.width = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, rows.width - at));
-        head.rows = 1;
-        head.pitch = head.width;
-        if (row + 1 == rows.count && at + head.width == rows.width) head.flags = last_flags;
-        const CUresult result = send(head, source + row * rows.host_pitch + at);
-        if (result != CUDA_SUCCESS) return result;
-      }
+// Sends rows in messages of at most kBulkChunkBytes; send(head, bytes) sends one. `head` has the stream, the
+// destination and the flags.
+template <class Send>
+CUresult send_long_rows(wire::CopyToDevice head, const std::byte* from, const Rows& rows, uint32_t last_flags,
+                        const Send& send) {
+  const uint64_t to = head.destination;
+  for (uint64_t row = 0; row < rows.count; ++row) {
+    for (uint64_t at = 0; at < rows.width; at += wire::kBulkChunkBytes) {
+      head.destination = to + row * rows.device_pitch + at;
+      head.width = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, rows.width - at));
+      head.rows = 1;
+      head.pitch = head.width;
+      if (row + 1 == rows.count && at + head.width == rows.width) head.flags = last_flags;
+      if (const CUresult result = send(head, from + row * rows.host_pitch + at); result != CUDA_SUCCESS)
+        return result;
     }
-    return CUDA_SUCCESS;
   }
+  return CUDA_SUCCESS;
+}
+// The same, several rows in each message.
+template <class Send>
+CUresult send_short_rows(wire::CopyToDevice head, const std::byte* from, const Rows& rows,
+                         uint32_t last_flags, const Send& send) {
+  const uint64_t to = head.destination;
   const uint64_t rows_per_piece = wire::kBulkChunkBytes / rows.width;
   std::vector<std::byte> packed;
   for (uint64_t row = 0; row < rows.count; row += rows_per_piece) {
     const uint64_t count = std::min(rows_per_piece, rows.count - row);
-    const std::byte* bytes = source + row * rows.host_pitch;
+    const std::byte* bytes = from + row * rows.host_pitch;
     if (rows.host_pitch != rows.width) {
       packed.resize(count * rows.width);
       wire::pack_rows(bytes, rows.width, rows.host_pitch, 0, packed.data(), packed.size());
@@ -180,6 +181,35 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
     if (const CUresult result = send(head, bytes); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
+                        const Rows& rows, CopyOrder order, Source kept, Lane lane) {
+  const auto* source = static_cast<const std::byte*>(from);
+  wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
+  if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
+  const uint32_t last_flags = order == CopyOrder::before_all ? wire::kCopyOrdersStreams : head.flags;
+  const auto [path, lease] = data_path_for(session, from, rows, kept == Source::reusable,
+                                           lane == Lane::commands || order == CopyOrder::passes_others);
+  switch (path) {
+    case DataPath::direct:
+      return direct_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept,
+                              *lease);
+    case DataPath::bulk:
+      return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
+    case DataPath::commands: break;
+  }
+  // The client's own copies must not wait for room, because other streams may be waiting for them.
+  const bool may_wait = lane == Lane::bulk && order == CopyOrder::in_stream;
+  const auto send = [&](const wire::CopyToDevice& piece, const std::byte* bytes) {
+    const CUresult result = may_wait ? await_room(session, context, stream) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? send_piece(session, context, piece, bytes) : result;
+  };
+  return rows.count == 1 || rows.width > wire::kBulkChunkBytes
+             ? send_long_rows(head, source, rows, last_flags, send)
+             : send_short_rows(head, source, rows, last_flags, send);
 }
 
 CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes) {
@@ -200,41 +230,34 @@ CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait) {
   auto* const memory = static_cast<std::byte*>(to);
-  if (const auto lease = registered(session, to, rows)) {
-    return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
-      const wire::DirectCopy body{bulk_copy(stream, from, rows, part, 0),
-                                  reinterpret_cast<uintptr_t>(memory + part.host), lease->key, 0};
-      if (trace::on()) [[unlikely]]
-        trace::count_received(id_of(wire::Command::direct_from_device), part.width * part.rows);
-      return fetch(session, context, wire::Command::direct_from_device, body,
-                   {.destination = memory + part.host,
-                    .pitch = rows.host_pitch,
-                    .width = part.width,
-                    .rows = part.rows,
-                    .bulk = true,
-                    .held = lease->held},
-                   wait && last);
-    });
-  }
-  if (rows.width * rows.count < (wait ? kSynchronousBulkFrom : kBulkFrom) || !session.links().ready()) {
+  const auto chosen = data_path_for(session, to, rows, wait, false);
+  if (chosen.path == DataPath::commands) {
     const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width,
                                     rows.count};
     return fetch(session, context, wire::Command::copy_from_device, body,
                  {.destination = memory, .pitch = rows.host_pitch, .width = rows.width, .rows = rows.count},
                  wait);
   }
+  const bool direct = chosen.path == DataPath::direct;
+  const auto command = direct ? wire::Command::direct_from_device : wire::Command::bulk_from_device;
   return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
     const wire::BulkCopy body = bulk_copy(stream, from, rows, part, 0);
     if (trace::on()) [[unlikely]]
-      trace::count_received(id_of(wire::Command::bulk_from_device), part.width * part.rows);
-    return fetch(session, context, wire::Command::bulk_from_device, body,
-                 {.destination = memory + part.host,
-                  .pitch = rows.host_pitch,
-                  .width = part.width,
-                  .rows = part.rows,
-                  .bulk = true,
-                  .missing = part.width * part.rows},
-                 wait && last);
+      trace::count_received(id_of(command), part.width * part.rows);
+    Transfer transfer{.destination = memory + part.host,
+                      .pitch = rows.host_pitch,
+                      .width = part.width,
+                      .rows = part.rows,
+                      .bulk = true};
+    if (!direct) {
+      transfer.missing = part.width * part.rows;
+      return fetch(session, context, command, body, transfer, wait && last);
+    }
+    transfer.held = chosen.lease->held;
+    return fetch(
+        session, context, command,
+        wire::DirectCopy{body, reinterpret_cast<uintptr_t>(memory + part.host), chosen.lease->key, 0},
+        transfer, wait && last);
   });
 }
 

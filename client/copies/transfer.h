@@ -1,5 +1,6 @@
 // Copies between this process and the device, as rows: the basis of all cuMemcpy calls. Thread-safe.
 #pragma once
+#include "client/copies/copy_route.h"
 #include "client/session/call.h"
 #include "protocol/wire/rows.h"
 
@@ -17,20 +18,10 @@ inline Rows make_rows(uint64_t width, uint64_t count, uint64_t host_pitch, uint6
   return count == 1 ? Rows{width, 1, width, width} : Rows{width, count, host_pitch, device_pitch};
 }
 
-// The order of a copy relative to other work. The command is queued, and the data sent or posted, when
-// copy_to_device() returns. `stream` is resolved.
-enum class CopyOrder {
-  in_stream,
-  before_all,     // later work of all streams waits for the copy, as if it had been synchronous
-  passes_others,  // does not wait for earlier `before_all` copies
-};
 // `commands`: for copies for which a stream is held. On the bulk connections their data could queue behind
 // that of copies in the held stream, which is a deadlock. `passes_others` copies use it, too.
 enum class Lane { bulk, commands };
-enum class Source {
-  reusable,  // the host memory may be reused when the function returns
-  kept,      // pinned memory, unchanged until the stream has passed the copy
-};
+// The command is queued, and the data sent or posted, when it returns. `stream` is resolved.
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
                         const Rows& rows, CopyOrder order, Source source, Lane lane = Lane::bulk);
 // Copies between the device and memory that the server maps too (HostMemory::use_shared), in the order of the

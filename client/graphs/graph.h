@@ -150,7 +150,7 @@ inline CUgraphNode node_handle(const GraphNode& node) {
 
 // client/api/launch.cc. The kernel is launched in `context`.
 CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, Context& context, KernelWork* work);
-// client/api/copy.cc. All memory must belong to the context's session; else CUDA_ERROR_NOT_SUPPORTED.
+// client/api/copy_node.cc. All memory must belong to the context's session; else CUDA_ERROR_NOT_SUPPORTED.
 CUresult make_copy(const CUDA_MEMCPY3D& params, Context& context, CopyWork* work);
 // Performs a copy node that accesses the program's memory, in the client, when the node's turn has come.
 // Returns the stream to synchronise with afterwards; 0: none.

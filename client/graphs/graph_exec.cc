@@ -30,10 +30,6 @@ bool may_be_in_body(const GraphNode& node) {
          (copy && !copy->on_host());
 }
 
-bool is_empty(const CopyBox& box) {
-  return box.width == 0 || box.height == 0 || box.depth == 0;
-}
-
 // Computes the pitch, and the rows from one slice to the next where that matters. False: the layout cannot be
 // expressed.
 bool slice_rows(const CopyBox& box, const CopyEnd& end, uint64_t* pitch, uint64_t* rows) {
