@@ -24,9 +24,6 @@
 namespace rows = gpupool::client::rows;
 
 #define CUDA_CALL(id, name, mode, ...) EXPORT(name, rows::name::forward)
-#define CUDA_CALL_PTSZ(id, name, mode, ...) \
-  EXPORT(name, rows::name::forward)         \
-  EXPORT(name##_ptsz, rows::name::forward_per_thread)
 #define CUDA_CALL_CUSTOM_EXPORT(id, name, mode, ...)
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"

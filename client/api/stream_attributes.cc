@@ -42,6 +42,15 @@ CUDA_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID a
   return set(or_per_thread(stream), attribute, value);
 }
 
+CUDA_EXPORT CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute,
+                                          CUstreamAttrValue* value) {
+  return rows::cuStreamGetAttribute::forward(stream, attribute, value);
+}
+CUDA_EXPORT CUresult cuStreamGetAttribute_ptsz(CUstream stream, CUstreamAttrID attribute,
+                                               CUstreamAttrValue* value) {
+  return rows::cuStreamGetAttribute::forward(or_per_thread(stream), attribute, value);
+}
+
 CUDA_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
   return copy(to, from);
 }

@@ -36,12 +36,10 @@ struct Name {
 };
 constexpr Name kNames[] = {
 #define CUDA_CALL(id, name, ...) {id, #name},
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"
 #undef CUDA_CALL
-#undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 #define COMMAND(id, name) {id, #name},

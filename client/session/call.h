@@ -110,19 +110,8 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   static constexpr bool kSetsKernels = !kOnce && (Id >> 8 == 0x05 || Id == 0x0103 || Id == 0x0105);
 
   static CUresult forward(A... arguments) noexcept { return run(typename Row::Args(arguments...)); }
-  // The _ptsz twin: a null stream means the calling thread's own stream.
-  static CUresult forward_per_thread(A... arguments) noexcept {
-    (null_to_per_thread(arguments), ...);
-    return run(typename Row::Args(arguments...));
-  }
 
  private:
-  template <class T>
-  static void null_to_per_thread(T& argument) {
-    if constexpr (std::is_same_v<T, CUstream>) {
-      argument = or_per_thread(argument);
-    }
-  }
   template <class T>
   static CUresult resolve(Context* context, T& argument) {
     if constexpr (std::is_same_v<T, CUstream> && kNeedsContext)
@@ -207,12 +196,10 @@ namespace rows {
 using namespace cuda::role;
 #define CUDA_CALL(id, name, mode, ...) \
   using name = Call<id, Mode::mode, decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>;
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"
 #undef CUDA_CALL
-#undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 }  // namespace rows

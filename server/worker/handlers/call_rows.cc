@@ -64,7 +64,6 @@ constexpr bool is_async(Mode mode) {
 }
 
 #define CUDA_BY_HAND(name)
-#define CUDA_CALL_PTSZ(...) CUDA_CALL(__VA_ARGS__)
 #define CUDA_CALL_CUSTOM_EXPORT(...) CUDA_CALL(__VA_ARGS__)
 
 #define CUDA_CALL(id, name, ...) id,

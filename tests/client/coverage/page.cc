@@ -32,12 +32,10 @@ constexpr const char* mode_text(std::string_view mode) {
 }
 constexpr Named kRows[] = {
 #define CUDA_CALL(id, name, mode, ...) {#name, mode_text(#mode)},
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT(id, name, mode, ...) {#name, "by hand, with a row"},
 #define CUDA_BY_HAND(name) {#name, "by hand"},
 #include "protocol/calls/calls.def"
 #undef CUDA_CALL
-#undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 };

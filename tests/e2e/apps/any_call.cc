@@ -148,14 +148,12 @@ struct Row {
 #define ROW(name) \
   {#name, [](uint64_t number, std::byte* scratch) { return call_by_type(&::name, number, scratch); }},
 #define CUDA_CALL(id, name, ...) ROW(name)
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name) ROW(name)
 constexpr Row kRows[] = {
 #include "protocol/calls/calls.def"
 };
 #undef CUDA_CALL
-#undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 #undef ROW

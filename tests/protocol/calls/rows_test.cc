@@ -243,12 +243,10 @@ TEST_CASE("every call carries its arguments and results and rejects truncated me
     Check<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>::run(); \
     ++rows;                                                     \
   }
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"
 #undef CUDA_CALL
-#undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
   CHECK(rows > 40);
@@ -257,7 +255,6 @@ TEST_CASE("every call carries its arguments and results and rejects truncated me
 TEST_CASE("each function is in the call table once") {
   std::set<std::string> names;
 #define CUDA_CALL(id, name, ...) CHECK(names.insert(#name).second);
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
   std::set<std::string> by_hand;
 #define CUDA_BY_HAND(name) CHECK(by_hand.insert(#name).second);
