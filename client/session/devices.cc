@@ -6,9 +6,9 @@
 
 #include "client/process/log.h"
 #include "client/session/session.h"
+#include "common/text/gpu_uuid.h"
 #include "protocol/driver/bus_ids.h"
 #include "protocol/driver/cuda_header.h"
-#include "protocol/driver/gpu_uuid.h"
 
 namespace gpupool::client {
 namespace {

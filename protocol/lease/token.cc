@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "common/text/gpu_uuid.h"
 #include "protocol/lease/base64url.h"
 
 namespace gpupool::lease {
@@ -95,10 +96,7 @@ std::string hexadecimal(std::string_view bytes) {
 }
 
 std::string gpu_uuid_text(std::string_view bytes) {
-  if (bytes.size() != 16) return {};
-  std::string text = hexadecimal(bytes);
-  for (const size_t at : {20, 16, 12, 8}) text.insert(at, 1, '-');
-  return "GPU-" + text;
+  return gpupool::gpu_uuid_text(bytes);
 }
 
 std::string encode_token(const SignedLease& lease) {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <optional>
 
+#include "common/text/gpu_uuid.h"
 #include "protocol/driver/cuda_header.h"
-#include "protocol/driver/gpu_uuid.h"
 #include "protocol/driver/pci_address.h"
 #include "protocol/nvml/library.h"
 
@@ -110,7 +110,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlD
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   if (!uuid) return library().with_library([](auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
   return find(device, [&](const Device& known) {
-    return ::strcasecmp(gpupool::cuda::gpu_uuid_text(known.description.uuid).c_str(), uuid) == 0;
+    return ::strcasecmp(gpupool::gpu_uuid_text(known.description.uuid).c_str(), uuid) == 0;
   });
 }
 
@@ -153,7 +153,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int* i
 }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int length) {
   return library().with_device(device, [&](const Device& known) {
-    return copy_text(gpupool::cuda::gpu_uuid_text(known.description.uuid), uuid, length);
+    return copy_text(gpupool::gpu_uuid_text(known.description.uuid), uuid, length);
   });
 }
 
