@@ -28,7 +28,7 @@
 #include <type_traits>
 
 #include "common/result.h"
-#include "server/control_messages.h"
+#include "server/handover/control_messages.h"
 
 namespace gpupool::server {
 

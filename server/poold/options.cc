@@ -9,8 +9,8 @@
 #include "common/settings/option_table.h"
 #include "common/settings/toml_values.h"
 #include "common/token/token.h"
-#include "server/poold/networks.h"
 #include "common/version.h"
+#include "server/poold/networks.h"
 
 namespace gpupool::server {
 namespace {

@@ -80,7 +80,7 @@ TEST_CASE("a message of each kind is malformed unless it has the size of its kin
   };
   constexpr Kind kKinds[] = {
 #define CONTROL(id, kind, body) {ControlKind::kind, kControlBodyBytes<packet::body>},
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
   };
   Sockets sockets;

@@ -138,13 +138,13 @@ TEST_CASE("a file that other users can write is not used as the audit file") {
   };
   for (const unsigned mode : {0606u, 0660u, 0622u}) {
     write_and_permit(mode);
-    server::AuditFile file(path);
+    AuditFile file(path);
     const auto opened = file.open();
     REQUIRE_FALSE(opened);
     CHECK(opened.error().message.find("'" + path + "': other users can write it") != std::string::npos);
   }
   write_and_permit(0640);
-  server::AuditFile file(path);
+  AuditFile file(path);
   REQUIRE(file.open());
   file.append("event", {{"number", 0}});
   std::filesystem::rename(path, path + ".1");

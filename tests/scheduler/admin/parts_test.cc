@@ -6,6 +6,7 @@
 #include "tests/support/catch.h"
 
 using namespace gpupool::admin;
+using gpupool::bytes_text;
 using gpupool::Json;
 
 namespace {

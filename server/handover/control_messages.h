@@ -17,7 +17,7 @@ namespace gpupool::server {
 
 enum class ControlKind : uint32_t {
 #define CONTROL(id, kind, body) kind = id,
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
 };
 
@@ -145,7 +145,7 @@ struct ControlBodyOf;
   struct ControlBodyOf<ControlKind::kind> { \
     using Type = packet::body;              \
   };
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
 // The struct of a kind.
 template <ControlKind kind>
@@ -159,7 +159,7 @@ constexpr std::optional<size_t> control_body_bytes(ControlKind kind) {
   switch (kind) {
 #define CONTROL(id, kind, body) \
   case ControlKind::kind: return kControlBodyBytes<packet::body>;
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
   }
   return std::nullopt;
@@ -171,7 +171,7 @@ constexpr bool is_control_body(ControlKind kind) {
   switch (kind) {
 #define CONTROL(id, kind, body) \
   case ControlKind::kind: return std::is_same_v<Body, packet::body>;
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
   }
   return false;
@@ -181,12 +181,12 @@ constexpr bool is_control_body(ControlKind kind) {
 #define CONTROL(id, kind, body)                               \
   static_assert(std::is_trivially_copyable_v<packet::body> && \
                 (std::is_empty_v<packet::body> || std::has_unique_object_representations_v<packet::body>));
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
 
 constexpr size_t kMaxControlBody = std::max({
 #define CONTROL(id, kind, body) kControlBodyBytes<packet::body>,
-#include "server/control.def"
+#include "server/handover/control.def"
 #undef CONTROL
     size_t{0}});
 
