@@ -58,8 +58,10 @@ TEST_CASE("module: a large image is uploaded in parts, which the load names") {
   Loader loader;
   std::string ptx = kPtx;
   uint32_t state = 1;  // a comment that does not compress
-  while (ptx.size() < 5u << 20)
-    ptx += "//" + std::to_string(state = state * 1664525 + 1013904223) + std::to_string(~state) + "\n";
+  while (ptx.size() < 5u << 20) {
+    state = state * 1664525 + 1013904223;
+    ptx += "//" + std::to_string(state) + std::to_string(~state) + "\n";
+  }
   uint64_t module = 0;
   REQUIRE(loader.load(ptx, &module) == CUDA_SUCCESS);
   const auto parts = loader.worker.received(Command::upload_part);
