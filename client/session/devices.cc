@@ -38,8 +38,7 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
     int ordinal = -1;
     if (entry.rfind("GPU-", 0) == 0) {  // possibly abbreviated
       for (size_t i = 0; i < devices.size(); ++i) {
-        if (gpu_uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0)
-          ordinal = static_cast<int>(i);
+        if (gpu_uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
       }
     } else if (!entry.empty()) {
       char* end = nullptr;

@@ -8,7 +8,6 @@
 namespace gpupool::scheduler {
 namespace {
 
-
 std::string text_of(const Demand& demand) {
   std::string text = gpus_text(uint64_t{demand.gpus} * kWholeGpu);
   if (demand.milli < kWholeGpu)

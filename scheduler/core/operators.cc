@@ -10,7 +10,6 @@
 namespace gpupool::scheduler {
 namespace {
 
-
 Error unknown(const std::string& what) {
   return {ErrorCode::unavailable, what};
 }

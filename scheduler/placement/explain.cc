@@ -8,7 +8,6 @@
 namespace gpupool::placement {
 namespace {
 
-
 std::string amount(uint64_t bytes) {
   constexpr uint64_t kMib = 1 << 20;
   return bytes < 10 * kMib ? std::to_string(bytes) + " bytes" : std::to_string(bytes / kMib) + " MiB";

@@ -8,7 +8,6 @@
 namespace gpupool::scheduler {
 namespace {
 
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   return text;
