@@ -177,7 +177,7 @@ std::string json_line(std::string_view event, std::span<const Field> fields) {
   tm utc{};
   ::gmtime_r(&now.tv_sec, &utc);
   char seconds[32], milliseconds[8];
-  std::strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
+  static_cast<void>(std::strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc));
   std::snprintf(milliseconds, sizeof milliseconds, ".%03u",
                 static_cast<unsigned>(now.tv_nsec / 1'000'000) % 1000);
   return "{\"time\":\"" + std::string(seconds) + milliseconds + "Z\"," + text_of(true, event, fields) + "}\n";
