@@ -26,7 +26,7 @@ while (($#)); do
       ;;
     --sanitizers) sanitizers=yes ;;
     --sanitizers=quick) sanitizers=quick ;;
-    --retry) retry=yes ;;
+    --retry) retry=yes && export GPUPOOL_TEST_RETRY=yes ;;
     --no-install) install=no ;;
     *) die "unknown option '$1'; try --help" ;;
   esac
@@ -84,15 +84,20 @@ tally() {
   done < <(skipped_cases "$log")
 }
 
-# run_again BUILD: runs the failed tests of the last ctest run once more, and corrects the totals. (softroce takes too long.)
-run_again() {
-  local build=$1 name
-  say "running the failed tests of $build again, one at a time"
-  ctest --test-dir "$build" --rerun-failed -E '^softroce$' --output-on-failure 2>&1 | tee "$build/again.log" || true
+# count_again FOLDER: corrects the totals by the tests that passed when run again, whose output is in FOLDER/again.log.
+count_again() {
+  local name
   while read -r name; do
-    unsteady+=("$build: $name")
-    failed=$((failed - 1)) passed=$((passed + 1))
-  done < <(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.+ +Passed .*/\1/p' "$build/again.log")
+    unsteady+=("$1: $name")
+    failed=$((failed - 1)) passed=$((passed + 1)) now_failed=$((now_failed - 1))
+  done < <(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.+ +Passed .*/\1/p' "$1/again.log")
+}
+
+# run_again BUILD: runs the failed tests of the last ctest run once more. (softroce takes too long; its guest does so itself.)
+run_again() {
+  say "running the failed tests of $1 again, one at a time"
+  ctest --test-dir "$1" --rerun-failed -E '^softroce$' --output-on-failure 2>&1 | tee "$1/again.log" || true
+  count_again "$1"
 }
 
 # run_tests PRESET [CTEST_OPTION...]: runs the tests of a build and adds the results to the totals.
@@ -116,6 +121,7 @@ run_tests() {
     note "in the guest of 'softroce':"
     grep -E "$result" "$build/softroce/ctest.log" || true
     tally "$build/softroce" "$build/softroce/ctest.log" "$build/softroce/Temporary/LastTest.log"
+    [[ ! -e $build/softroce/again.log ]] || count_again "$build/softroce"
     if [[ $entry == *Passed ]]; then passed=$((passed - 1)); elif ((now_failed)); then failed=$((failed - 1)); fi
   fi
 }

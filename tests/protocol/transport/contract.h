@@ -92,7 +92,7 @@ struct Pair {
 inline Deadline in(milliseconds time) {
   return Clock::now() + time;
 }
-constexpr milliseconds kLong{20'000};  // no operation takes that long unless it hangs
+constexpr milliseconds kLong{60'000};  // no operation takes that long unless it hangs
 
 // Waits until a thread of this process is blocked in the kernel, at most kLong.
 inline void wait_until_asleep(pid_t thread) {
