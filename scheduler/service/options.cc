@@ -10,7 +10,6 @@
 #include "common/settings/toml_values.h"
 #include "common/token/token.h"
 #include "common/version.h"
-#include "protocol/transport/tls/toml_options.h"
 
 namespace gpupool::scheduler {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "common/settings/option_table.h"
 #include "common/settings/toml_values.h"
-#include "protocol/transport/tls/toml_options.h"
 #include "server/poold/options.h"
 #include "server/tenants/tenants_file.h"
 
