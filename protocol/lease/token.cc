@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "common/text/gpu_uuid.h"
 #include "protocol/lease/base64url.h"
 
 namespace gpupool::lease {
@@ -93,10 +92,6 @@ std::string hexadecimal(std::string_view bytes) {
     text += kDigits[static_cast<unsigned char>(byte) & 15];
   }
   return text;
-}
-
-std::string gpu_uuid_text(std::string_view bytes) {
-  return gpupool::gpu_uuid_text(bytes);
 }
 
 std::string encode_token(const SignedLease& lease) {

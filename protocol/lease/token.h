@@ -41,8 +41,6 @@ Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> key
 
 // True for 1 to kLongestName letters, digits, '-', '_' or '.'.
 bool is_name(std::string_view text);
-// Returns "GPU-" and the UUID's 36 characters, or an empty string unless `bytes` has 16 bytes.
-std::string gpu_uuid_text(std::string_view bytes);
 // Lower-case hexadecimal.
 std::string hexadecimal(std::string_view bytes);
 

@@ -22,6 +22,7 @@
 #include "common/admission/suppressed_events.h"
 #include "common/files/port_file.h"
 #include "common/log/log.h"
+#include "common/text/gpu_uuid.h"
 #include "common/version.h"
 #include "protocol/control/admin_address.h"
 #include "protocol/environment.h"
@@ -318,7 +319,7 @@ class Daemon {
       inventory.add_addresses(address);
     for (const control::Device& device : pool_.devices()) {
       pool::Gpu& gpu = *inventory.add_gpus();
-      gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
+      gpu.set_uuid(gpu_uuid_text(device.uuid()));
       gpu.set_model(printable(device.name()));
       gpu.set_memory_bytes(device.total_bytes());
     }

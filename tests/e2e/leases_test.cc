@@ -1,4 +1,5 @@
 // Programs with a lease see only its GPUs, within its limits.
+#include "common/text/gpu_uuid.h"
 #include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
 #include "tests/e2e/shared_pool.h"
@@ -103,7 +104,7 @@ TEST_CASE("a session of a lease gets at no other GPU") {
   RawClient client(pool.poold().endpoint());
   const auto reply = client.open(hello);
   REQUIRE(reply.devices.size() == 1);
-  CHECK(lease::gpu_uuid_text(reply.devices[0].uuid) == gpus[2]);
+  CHECK(gpu_uuid_text(reply.devices[0].uuid) == gpus[2]);
   CHECK(reply.devices[0].total_bytes == 32u << 20);
   const auto retain = [&](int device, uint32_t index) {
     const wire::PrimaryContext body{

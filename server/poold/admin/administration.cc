@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/log/log.h"
-#include "protocol/lease/token.h"
+#include "common/text/gpu_uuid.h"
 #include "server/poold/admin/dump.h"
 #include "server/poold/admin/metrics.h"
 
@@ -84,7 +84,7 @@ Result<uint32_t> Administration::gpu_of(const std::string& name) const {
   const auto& devices = pool_.devices();
   const std::string uuid = gpu_uuid(name);
   for (uint32_t gpu = 0; gpu < std::min(devices.size(), quota::kMostGpus); ++gpu) {
-    if (name == std::to_string(gpu) || (!uuid.empty() && uuid == lease::gpu_uuid_text(devices[gpu].uuid())))
+    if (name == std::to_string(gpu) || (!uuid.empty() && uuid == gpu_uuid_text(devices[gpu].uuid())))
       return gpu;
   }
   return Error{ErrorCode::invalid, "this poold has no GPU '" + printable(name) + "'"};

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "common/text/gpu_uuid.h"
 #include "common/text/printable.h"
 #include "common/version.h"
-#include "protocol/lease/token.h"
 
 namespace gpupool::server {
 namespace {
@@ -96,7 +96,7 @@ void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
     admin::Gpu& gpu = *snapshot.add_gpus();
     gpu.set_index(static_cast<uint32_t>(index));
     gpu.set_name(printable(device.name()));
-    gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
+    gpu.set_uuid(gpu_uuid_text(device.uuid()));
     gpu.set_pci_bus_id(printable(device.pci_bus_id()));
     gpu.set_memory_total_bytes(device.total_bytes());
     for (const auto& [name, tenant] : sources.tenants.all()) {

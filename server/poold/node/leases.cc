@@ -4,6 +4,7 @@
 #include <asio/post.hpp>
 
 #include "common/log/log.h"
+#include "common/text/gpu_uuid.h"
 #include "server/quota/account.h"
 
 namespace gpupool::server {
@@ -54,7 +55,7 @@ Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const
   const auto& devices = host_.devices();
   for (const lease::Share& share : lease.shares()) {
     const auto found = std::find_if(devices.begin(), devices.end(), [&](const control::Device& device) {
-      return lease::gpu_uuid_text(device.uuid()) == share.gpu_uuid();
+      return gpu_uuid_text(device.uuid()) == share.gpu_uuid();
     });
     const auto index = static_cast<size_t>(found - devices.begin());
     if (found == devices.end() || index >= quota::kMostGpus)

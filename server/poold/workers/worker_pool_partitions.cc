@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/log/log.h"
-#include "protocol/lease/token.h"
+#include "common/text/gpu_uuid.h"
 #include "server/poold/workers/worker_pool.h"
 
 namespace gpupool::server {
@@ -18,7 +18,7 @@ void WorkerPool::set_devices(const control::Devices& devices) {
   }
   partitions_.set_gpus(std::move(gpus));
   std::vector<std::string> uuids;
-  for (const control::Device& device : devices_) uuids.push_back(lease::gpu_uuid_text(device.uuid()));
+  for (const control::Device& device : devices_) uuids.push_back(gpu_uuid_text(device.uuid()));
   tenants_.set_gpu_uuids(std::move(uuids));
   warn_of_unplaced_partitions();
 }

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/log/log.h"
-#include "protocol/lease/token.h"
+#include "common/text/gpu_uuid.h"
 #include "protocol/nvml/nvml.h"
 #include "server/worker/device/device_library.h"
 
@@ -34,7 +34,7 @@ class Nvml {
     if (!init || !by_uuid || init() != NVML_SUCCESS) return false;
     for (const control::Device& device : devices) {
       nvmlDevice_t handle = nullptr;
-      std::string uuid = lease::gpu_uuid_text(device.uuid());
+      std::string uuid = gpu_uuid_text(device.uuid());
       bool known = by_uuid(uuid.c_str(), &handle) == NVML_SUCCESS;
       // An instance of a divided GPU (MIG).
       if (!known)

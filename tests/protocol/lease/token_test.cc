@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "common/text/gpu_uuid.h"
 #include "tests/support/catch.h"
 #include "tests/support/contains.h"
 
@@ -175,7 +176,7 @@ TEST_CASE("accepts a lease of 64 GPUs and rejects one of 65", "[lease]") {
     std::string bytes(16, '\0');
     bytes[15] = static_cast<char>(i);
     Share& share = *lease.add_shares();
-    share.set_gpu_uuid(gpu_uuid_text(bytes));
+    share.set_gpu_uuid(gpupool::gpu_uuid_text(bytes));
     share.set_compute_milli(1000);
     share.set_memory_bytes(uint64_t{80} << 30);
   }
@@ -185,7 +186,7 @@ TEST_CASE("accepts a lease of 64 GPUs and rejects one of 65", "[lease]") {
 }
 
 TEST_CASE("a GPU's UUID is written as nvidia-smi prints it", "[lease]") {
-  CHECK(gpu_uuid_text(std::string("\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff", 16)) ==
-        "GPU-00112233-4455-6677-8899-aabbccddeeff");
-  CHECK(gpu_uuid_text("short").empty());
+  CHECK(gpupool::gpu_uuid_text(std::string("\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff",
+                                           16)) == "GPU-00112233-4455-6677-8899-aabbccddeeff");
+  CHECK(gpupool::gpu_uuid_text("short").empty());
 }

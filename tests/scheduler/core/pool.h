@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/text/gpu_uuid.h"
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/library_placer.h"
@@ -26,7 +27,7 @@ inline std::string gpu_uuid(uint64_t node, uint64_t gpu) {
   std::string bytes(16, '\1');
   for (int i = 0; i < 7; ++i) bytes[i] = static_cast<char>(node >> 8 * i);
   bytes[15] = static_cast<char>(gpu);
-  return lease::gpu_uuid_text(bytes);
+  return gpu_uuid_text(bytes);
 }
 
 inline pool::Request ask(uint32_t gpus, uint32_t milli = 1000, uint64_t memory = 0) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "common/text/gpu_uuid.h"
 #include "protocol/lease/token.h"
 #include "tests/support/processes.h"
 
@@ -30,7 +31,7 @@ std::string some_uuid(uint64_t node, uint64_t gpu) {
   std::string bytes(16, '\1');
   for (int i = 0; i < 7; ++i) bytes[i] = static_cast<char>(node >> 8 * i);
   bytes[15] = static_cast<char>(gpu);
-  return lease::gpu_uuid_text(bytes);
+  return gpu_uuid_text(bytes);
 }
 
 void Usage::granted(const pool::Granted& granted) {

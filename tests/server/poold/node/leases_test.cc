@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "common/text/gpu_uuid.h"
 #include "server/tenants/authenticate.h"
 #include "tests/support/catch.h"
 #include "tests/support/contains.h"
@@ -23,7 +24,7 @@ std::string gpu_bytes(int index) {
   return std::string(15, 'g') + static_cast<char>(index);
 }
 std::string gpu(int index) {
-  return lease::gpu_uuid_text(gpu_bytes(index));
+  return gpu_uuid_text(gpu_bytes(index));
 }
 
 // The leases of a poold with four GPUs; sessions are counts per tenant.
