@@ -123,7 +123,7 @@ std::shared_ptr<grpc::ServerCredentials> Certificates::credentials() const {
 }
 
 void Certificates::watch(asio::io_context& context) {
-  watch_.emplace(context, files_, [this](const server::CertificateWatch::Read&) { renew(); });
+  watch_.emplace(context, files_, [this](const transport::tls::CertificateWatch::Read&) { renew(); });
 }
 
 void Certificates::renew() {

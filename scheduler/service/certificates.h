@@ -49,7 +49,7 @@ class Certificates {
   std::string folder_;             // contains the versions, and the link "current" to the one in use
   unsigned number_ = 0;            // number of the last version
   std::vector<Version> versions_;  // the current version, and the previous one, which gRPC may be reading
-  std::optional<server::CertificateWatch> watch_;
+  std::optional<transport::tls::CertificateWatch> watch_;
 };
 
 }  // namespace gpupool::scheduler

@@ -414,13 +414,12 @@ class Daemon {
     auto context = transport::tls::Context::server(options_.tls);
     if (!context) return context.error();
     acceptor_.use_tls(std::move(*context));
-    certificates_.emplace(context_, options_.tls,
-                          [this](const CertificateWatch::Read& read) { renew_certificate(read); });
+    certificates_.emplace(context_, options_.tls, [this](const auto& read) { renew_certificate(read); });
     return {};
   }
 
   // Called when the certificate files have changed. Open connections keep the old certificate.
-  void renew_certificate(const CertificateWatch::Read& read) {
+  void renew_certificate(const transport::tls::CertificateWatch::Read& read) {
     if (!read) {
       return log::warning("certificate_not_renewed", {{"reason", read.error().message},
                                                       {"note", "the previous certificate stays in use"}});
@@ -520,7 +519,7 @@ class Daemon {
   Tenants tenants_;
   WorkerPool pool_;
   Acceptor acceptor_;
-  std::optional<CertificateWatch> certificates_;  // none: no tls:// address
+  std::optional<transport::tls::CertificateWatch> certificates_;  // none: no tls:// address
   Leases leases_;
   Agent agent_;
   Administration administration_;

@@ -12,7 +12,7 @@
 
 #include "common/blocked_signals.h"
 
-namespace gpupool::server {
+namespace gpupool::transport::tls {
 namespace {
 
 constexpr std::chrono::seconds kInterval{10};
@@ -93,4 +93,4 @@ CertificateWatch::~CertificateWatch() {
   shared_->ending.notify_all();
 }
 
-}  // namespace gpupool::server
+}  // namespace gpupool::transport::tls

@@ -11,7 +11,7 @@
 
 #include "protocol/transport/tls/context.h"
 
-namespace gpupool::server {
+namespace gpupool::transport::tls {
 
 class CertificateWatch {
  public:
@@ -28,4 +28,4 @@ class CertificateWatch {
   const std::shared_ptr<Shared> shared_;  // shared with the thread
 };
 
-}  // namespace gpupool::server
+}  // namespace gpupool::transport::tls
