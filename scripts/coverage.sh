@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: scripts/coverage.sh [--targets "TARGET..."] [--keep] [--files] [CTEST_OPTION...]
-# Builds preset coverage with clang (16 or newer), runs its tests, and prints how many lines of client/, protocol/, rdma/,
-# scheduler/ and server/ they executed, by folder; server/softgpu is left out. The counters include all processes that the
+# Builds preset coverage with clang (16 or newer), runs its tests, and prints how many lines of client/, common/, protocol/,
+# rdma/, scheduler/ and server/ they executed, by folder; server/softgpu is left out. The counters include all processes that the
 # tests start: poold, workers, schedulers, and the client library in CUDA programs. Only the processes of the virtual machine
 # of tests/softroce are not counted.
 #
@@ -71,7 +71,7 @@ table() {
       name = substr($0, 4)
       wanted = index(name, root) == 1
       name = substr(name, length(root) + 1)
-      wanted = wanted && name ~ /^(client|protocol|rdma|scheduler|server)\//
+      wanted = wanted && name ~ /^(client|common|protocol|rdma|scheduler|server)\//
       if (kind == "folders") sub(/\/[^\/]*$/, "", name)
     }
     /^DA:/ && wanted {
