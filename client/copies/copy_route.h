@@ -38,9 +38,9 @@ struct CopyFacts {
   bool other_device = false;     // between host and device: the memory is on another device than the stream
   bool two_devices = false;      // on_devices: the ends are on different devices
   bool reads_mirror = false;     // on_devices: the program may change the source itself, in host memory
-  // Of the host memory. `pinned` is only used for asynchronous copies; true if no end is host memory.
+  // True if each end in host memory is pinned. Only used for asynchronous copies.
   bool pinned = false;
-  bool mapped = false;  // the server maps it, too
+  bool mapped = false;  // the server maps the host memory, too
   // to_device: an asynchronous copy may still write to the pinned allocation, or the client may have other
   // work that writes to the source before the stream reaches the copy.
   bool written = false;

@@ -1,6 +1,5 @@
 // The options of a daemon as a table: each row is an option of the command line, a key of the TOML file, a
-// line of
-// --help and a line of docs/operations.md. The rows come from server/poold/options.def,
+// line of --help and a line of docs/operations.md. The rows come from server/poold/options.def,
 // server/poold/node/pool_options.def and scheduler/service/options.def; option_kinds.h has the kinds of
 // values.
 //

@@ -27,7 +27,8 @@ constexpr uint16_t kLaunch = static_cast<uint16_t>(wire::Command::launch);
 constexpr uint16_t kCopy = static_cast<uint16_t>(wire::Command::copy_to_device);
 constexpr uint16_t kRow = rows::cuStreamDestroy_v2::kId;
 
-// What a process prints on stderr that counts two launches, a copy that waits, and a row.
+// Runs a process that counts two launches, a synchronous copy and a call of the call table; returns what it
+// prints on stderr.
 std::string printed(Environment environment) {
   return in_child(
              environment,
