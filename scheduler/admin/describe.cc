@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/control/quota_fields.h"
 #include "scheduler/admin/format.h"
 #include "scheduler/admin/table.h"
 
@@ -52,13 +53,7 @@ std::string count_text(uint32_t count) {
 }
 
 std::string mode_text(Quota::Mode mode) {
-  if (mode == Quota::PARTITION) return "partition";
-  return mode == Quota::HARD ? "hard" : "elastic";
-}
-
-std::string priority_text(Quota::Priority priority) {
-  if (priority == Quota::BEST_EFFORT) return "best-effort";
-  return priority == Quota::LATENCY_CRITICAL ? "latency-critical" : "normal";
+  return quota::name_of(quota::Unit::mode, static_cast<uint64_t>(mode));
 }
 
 std::string state_text(Session::State state) {
@@ -185,31 +180,37 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenan
   return table.text(width);
 }
 
+std::string limit_text(quota::Unit unit, uint64_t value) {
+  switch (unit) {
+    case quota::Unit::memory:
+    case quota::Unit::guarantee:
+    case quota::Unit::bytes: return limit_text(value);
+    case quota::Unit::rate: return rate_text(value);
+    case quota::Unit::count: return count_text(static_cast<uint32_t>(value));
+    case quota::Unit::percent: return part_text(static_cast<uint32_t>(value));
+    case quota::Unit::mode:
+    case quota::Unit::priority: break;
+  }
+  return quota::name_of(unit, value);
+}
+
 std::string quotas_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width) {
-  Table table({{"TENANT", false, 8},
-               {"MEMORY", true},
-               {"GUARANTEED", true, 0, 30},
-               {"COMPUTE", true},
-               {"MODE"},
-               {"PRIORITY"},
-               {"TO DEVICE", true, 0, 50},
-               {"TO HOST", true, 0, 50},
-               {"SESSIONS", true, 0, 60},
-               {"STREAMS", true, 0, 20},
-               {"MODULES", true, 0, 20},
-               {"QUEUED", true, 0, 10}});
+  std::vector<Table::Column> columns{{"TENANT", false, 8}};
+  for (const quota::Kind& kind : quota::kKinds)
+    columns.push_back({kind.title, quota::choices_of(kind.unit).empty(), 0, kind.importance});
+  Table table(columns);
   for (const Tenant& tenant : tenants) {
     if (!tenant.configured()) continue;
     const Quota& quota = tenant.quota();
-    table.add({tenant.name(), limit_text(quota.memory_bytes()), limit_text(quota.guaranteed_memory_bytes()),
-               part_text(quota.compute_milli()), mode_text(quota.mode()), priority_text(quota.priority()),
-               rate_text(quota.to_device_bytes_per_second()), rate_text(quota.to_host_bytes_per_second()),
-               count_text(quota.sessions()), count_text(quota.streams()), count_text(quota.modules()),
-               limit_text(quota.queued_bytes())});
+    std::vector<std::string> row{tenant.name()};
+    for (const quota::Kind& kind : quota::kKinds)
+      row.push_back(limit_text(kind.unit, quota::field_of(kind).get(quota)));
+    table.add(row);
     for (const GpuQuota& gpu : quota.gpus()) {
-      table.add({"  GPU " + std::to_string(gpu.gpu()), limit_text(gpu.memory_bytes()),
-                 limit_text(gpu.guaranteed_memory_bytes()), part_text(gpu.compute_milli()), "", "", "", "",
-                 "", "", "", ""});
+      row = {"  GPU " + std::to_string(gpu.gpu())};
+      for (const quota::Kind& kind : quota::kKinds)
+        row.push_back(kind.per_gpu ? limit_text(kind.unit, quota::field_of(kind).get_of_gpu(gpu)) : "");
+      table.add(row);
     }
   }
   return table.text(width);

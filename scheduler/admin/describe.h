@@ -5,6 +5,7 @@
 
 #include "common/text/units.h"
 #include "protocol/control/admin.pb.h"
+#include "protocol/control/quota_kinds.h"
 
 namespace gpupool::admin {
 
@@ -15,7 +16,7 @@ std::string limit_text(uint64_t bytes);
 std::string rate_text(uint64_t bytes_per_second);  // "1.5 GiB/s"
 std::string count_text(uint32_t count);
 std::string mode_text(Quota::Mode mode);
-std::string priority_text(Quota::Priority priority);
+std::string limit_text(quota::Unit unit, uint64_t value);  // of a kind of quota
 
 std::string state_text(Session::State state);
 // Tables for a line of `width` characters; 0: unlimited.

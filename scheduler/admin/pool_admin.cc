@@ -11,9 +11,11 @@
 
 #include "common/settings/command_line.h"
 #include "common/version.h"
+#include "protocol/control/quota_kinds.h"
 #include "scheduler/admin/commands.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/command_line.h"
+#include "scheduler/admin/quota_words.h"
 #include "scheduler/admin/top.h"
 
 namespace {
@@ -26,11 +28,6 @@ constexpr const char* kAbout =
     "instead; see\n"
     "pool-admin --scheduler HOST:PORT --help.";
 constexpr const char* kNotes =
-    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of "
-    "each GPU),\n"
-    "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), bandwidth-to-device, "
-    "bandwidth-to-host\n"
-    "(1GB/s), sessions, streams, modules; unlimited or 0 removes a limit.\n"
     "Exit status: 0: success; 1: rejected by poold (no such tenant or session, invalid quota), health: not "
     "ready, dump: the session's\n"
     "worker does not answer; 2: usage error; 3: poold cannot be reached. docs/operations.md describes the "
@@ -79,9 +76,15 @@ bool is_for_pool(int count, char** words) {
   return names("--scheduler") || (scheduler && *scheduler && !names("--poold"));
 }
 
+std::string gpu_option_help() {
+  return "limits of this GPU only (number or UUID): " +
+         gpupool::quota::names_of_kinds(gpupool::quota::Spelling::word, /*only_per_gpu=*/true) +
+         "; `default` resets them to those of every GPU";
+}
+
 int run(int count, char** words) {
   CLI::App app(kAbout, "pool-admin");
-  app.footer(kNotes);
+  app.footer(quota_keys_help() + "\n" + kNotes);
   app.set_version_flag("--version", std::string("pool-admin ") + gpupool::kVersion);
   app.require_subcommand(1);
   app.fallthrough();  // allow --poold and --json after the command
@@ -123,9 +126,7 @@ int run(int count, char** words) {
               [&](PooldClient& poold) { return set_quota(poold, json, tenant, gpu, changes); });
   set->add_option("TENANT", tenant)->required();
   set->add_option("SETTING", changes, "KEY=VALUE, see below")->required();
-  set->add_option("--gpu", gpu,
-                  "limits of this GPU only (number or UUID): memory, guaranteed-memory, compute; `default` "
-                  "resets them to those of every GPU");
+  set->add_option("--gpu", gpu, gpu_option_help());
 
   std::vector<std::string> sessions;
   std::string reason;

@@ -2,89 +2,68 @@
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
-#include <map>
 #include <set>
 
 #include "common/text/suggestion.h"
 #include "common/text/units.h"
+#include "protocol/control/quota_fields.h"
 
 namespace gpupool::admin {
 namespace {
 
-// Parses the value of one key and sets it in the quota.
-using Read = std::function<Result<void>(const std::string& value, Quota& quota)>;
-
 constexpr const char* kUnlimited = "unlimited";
 
-Read bytes(void (Quota::*set)(uint64_t), Result<uint64_t> (*parse)(std::string_view)) {
-  return [set, parse](const std::string& value, Quota& quota) -> Result<void> {
-    const auto read = value == kUnlimited ? Result<uint64_t>(0) : parse(value);
-    if (!read) return read.error();
-    (quota.*set)(*read);
-    return {};
-  };
+Error wrong(const std::string& why) {
+  return {ErrorCode::invalid, why};
 }
 
-Read count(void (Quota::*set)(uint32_t)) {
-  return [set](const std::string& value, Quota& quota) -> Result<void> {
-    uint32_t number = 0;
-    const char* const end = value.data() + value.size();
-    const auto read = std::from_chars(value.data(), end, number);
-    if (value != kUnlimited && (read.ec != std::errc() || read.ptr != end)) {
-      return Error{ErrorCode::invalid, "'" + value + "' is not an integer"};
-    }
-    (quota.*set)(number);
-    return {};
-  };
+Result<uint64_t> parse_count(const std::string& value) {
+  uint32_t number = 0;
+  const char* const end = value.data() + value.size();
+  const auto read = std::from_chars(value.data(), end, number);
+  if (read.ec != std::errc() || read.ptr != end) return wrong("'" + value + "' is not an integer");
+  return number;
 }
 
-Result<void> compute(const std::string& value, Quota& quota) {
+Result<uint64_t> parse_percent(const std::string& value) {
   const auto milli = parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
   if (!milli) return milli.error();
-  quota.set_compute_milli(*milli);
-  return {};
+  return *milli;
 }
 
-Result<void> mode(const std::string& value, Quota& quota) {
-  if (value == "hard")
-    quota.set_mode(Quota::HARD);
-  else if (value == "elastic")
-    quota.set_mode(Quota::ELASTIC);
-  else if (value == "partition")
-    quota.set_mode(Quota::PARTITION);
-  else
-    return Error{ErrorCode::invalid, "'" + value + "' is not one of hard, elastic, partition"};
-  return {};
+Result<uint64_t> parse_choice(quota::Unit unit, const std::string& value) {
+  for (const quota::Choice& choice : quota::choices_of(unit)) {
+    if (value == choice.name) return choice.value;
+  }
+  return wrong("'" + value + "' is not one of " + quota::names_of_choices(unit));
 }
 
-Result<void> priority(const std::string& value, Quota& quota) {
-  if (value == "best-effort")
-    quota.set_priority(Quota::BEST_EFFORT);
-  else if (value == "normal")
-    quota.set_priority(Quota::NORMAL);
-  else if (value == "latency-critical")
-    quota.set_priority(Quota::LATENCY_CRITICAL);
-  else
-    return Error{ErrorCode::invalid, "'" + value + "' is not one of best-effort, normal, latency-critical"};
-  return {};
+Result<uint64_t> parse_value(quota::Unit unit, const std::string& value) {
+  if (!quota::choices_of(unit).empty()) return parse_choice(unit, value);
+  if (unit == quota::Unit::percent) return parse_percent(value);
+  if (value == kUnlimited) return uint64_t{0};
+  const auto parse_size = quota::size_parser(unit);
+  return parse_size ? parse_size(value) : parse_count(value);
 }
 
-const std::map<std::string, Read>& keys() {
-  static const std::map<std::string, Read> all{
-      {"memory", bytes(&Quota::set_memory_bytes, &parse_memory)},
-      {"guaranteed-memory", bytes(&Quota::set_guaranteed_memory_bytes, &parse_memory)},
-      {"compute", compute},
-      {"mode", mode},
-      {"priority", priority},
-      {"bandwidth-to-device", bytes(&Quota::set_to_device_bytes_per_second, &parse_rate)},
-      {"bandwidth-to-host", bytes(&Quota::set_to_host_bytes_per_second, &parse_rate)},
-      {"sessions", count(&Quota::set_sessions)},
-      {"streams", count(&Quota::set_streams)},
-      {"modules", count(&Quota::set_modules)},
-      {"queued-bytes", bytes(&Quota::set_queued_bytes, &parse_size)},
-  };
-  return all;
+Error unknown_key(const std::string& key) {
+  std::vector<std::string> words;
+  for (const quota::Kind& kind : quota::kKinds) words.push_back(quota::word_of(kind));
+  std::sort(words.begin(), words.end());
+  std::string names;
+  for (const std::string& word : words) names += (names.empty() ? "" : ", ") + word;
+  const bool of_pool =
+      key == "gpus" || key == "leases" || key == "waiting" || key == "weight" || key == "highest-priority";
+  return wrong("unknown quota key '" + key + "'; valid keys: " + names +
+               (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT"
+                        : suggestion(key, {words.begin(), words.end()})));
+}
+
+// Appends the word to the last line, or begins a new line.
+void append_word(const std::string& word, std::string& text) {
+  constexpr size_t kWidth = 128;
+  const size_t line = text.size() - (text.rfind('\n') + 1);  // npos + 1 is 0
+  text += (line + 1 + word.size() > kWidth ? "\n" : " ") + word;
 }
 
 }  // namespace
@@ -94,28 +73,40 @@ Result<Quota> read_quota_words(const std::vector<std::string>& words) {
   std::set<std::string> seen;
   for (const std::string& word : words) {
     const size_t at = word.find('=');
-    if (at == word.npos) return Error{ErrorCode::invalid, "'" + word + "' is not KEY=VALUE"};
+    if (at == word.npos) return wrong("'" + word + "' is not KEY=VALUE");
     std::string key = word.substr(0, at);
     std::replace(key.begin(), key.end(), '_', '-');  // as in the configuration file
-    const auto known = keys().find(key);
-    if (known == keys().end()) {
-      std::string names;
-      std::vector<std::string_view> all;
-      for (const auto& [name, read] : keys())
-        names += (names.empty() ? "" : ", ") + name, all.push_back(name);
-      const bool of_pool = key == "gpus" || key == "leases" || key == "waiting" || key == "weight" ||
-                           key == "highest-priority";
-      return Error{ErrorCode::invalid,
-                   "unknown quota key '" + key + "'; valid keys: " + names +
-                       (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT"
-                                : suggestion(key, all))};
-    }
-    if (!seen.insert(key).second) return Error{ErrorCode::invalid, "'" + key + "' is given twice"};
-    if (const auto read = known->second(word.substr(at + 1), quota); !read) {
-      return Error{ErrorCode::invalid, key + ": " + read.error().message};
-    }
+    const quota::Kind* const kind = quota::find_kind(key);
+    if (!kind) return unknown_key(key);
+    if (!seen.insert(key).second) return wrong("'" + key + "' is given twice");
+    const auto value = parse_value(kind->unit, word.substr(at + 1));
+    if (!value) return wrong(key + ": " + value.error().message);
+    quota::field_of(*kind).set(quota, *value);
   }
   return quota;
+}
+
+std::string quota_keys_help() {
+  std::string text = "Quota keys:";
+  std::set<std::string> done;
+  for (const quota::Kind& first : quota::kKinds) {
+    const std::string example = quota::example_of(first.unit);
+    if (!done.insert(example).second) continue;
+    std::vector<std::string> words;
+    for (const quota::Kind& kind : quota::kKinds) {
+      if (quota::example_of(kind.unit) == example) words.push_back(quota::word_of(kind) + ",");
+    }
+    if (!example.empty()) words.back().pop_back();
+    // A single key stays on one line with its example.
+    if (!example.empty() && words.size() > 1)
+      words.push_back("(" + example + "),");
+    else if (!example.empty())
+      words.back() += " (" + example + "),";
+    for (const std::string& word : words) append_word(word, text);
+  }
+  text.back() = ';';
+  for (const char* const word : {"unlimited", "or", "0", "removes", "a", "limit."}) append_word(word, text);
+  return text;
 }
 
 }  // namespace gpupool::admin

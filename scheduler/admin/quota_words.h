@@ -1,5 +1,5 @@
-// Parser for the KEY=VALUE words of `pool-admin quota set` for a poold. Keys and units are those of poold's
-// configuration file. Pure.
+// Parser for the KEY=VALUE words of `pool-admin quota set` for a poold, by the table
+// protocol/control/quota.def. Keys and units are those of poold's configuration file. Pure.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,5 +11,7 @@ namespace gpupool::admin {
 
 // Returns a quota in which only the given fields are set. ErrorCode::invalid says which word is wrong.
 Result<Quota> read_quota_words(const std::vector<std::string>& words);
+// Lists the keys with examples of their values, in several lines without a newline at the end.
+std::string quota_keys_help();
 
 }  // namespace gpupool::admin

@@ -1,5 +1,6 @@
 #include "scheduler/admin/to_json.h"
 
+#include "protocol/control/quota_fields.h"
 #include "scheduler/admin/describe.h"
 
 namespace gpupool::admin {
@@ -25,6 +26,21 @@ Json json_of(const SessionGpu& gpu) {
           {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
           {"throttled_nanoseconds", gpu.throttled_nanoseconds()},
           {"launches", gpu.launches()}};
+}
+
+Json value_of(quota::Unit unit, uint64_t value) {
+  if (!quota::choices_of(unit).empty()) return quota::name_of(unit, value);
+  if (unit == quota::Unit::percent) return percent_of(static_cast<uint32_t>(value));
+  return quota::is_limit(unit) ? limit(value) : Json(value);
+}
+
+Json limits_of(const GpuQuota& gpu) {
+  Json json{{"gpu", gpu.gpu()}};
+  for (const quota::Kind& kind : quota::kKinds) {
+    if (kind.per_gpu)
+      json[quota::json_key_of(kind)] = value_of(kind.unit, quota::field_of(kind).get_of_gpu(gpu));
+  }
+  return json;
 }
 
 }  // namespace
@@ -106,25 +122,18 @@ Json json_of(const Session& session) {
 }
 
 Json json_of(const Quota& quota) {
-  Json gpus = Json::array();
-  for (const GpuQuota& gpu : quota.gpus()) {
-    gpus.push_back({{"gpu", gpu.gpu()},
-                    {"memory_bytes", limit(gpu.memory_bytes())},
-                    {"guaranteed_memory_bytes", gpu.guaranteed_memory_bytes()},
-                    {"compute_percent", percent_of(gpu.compute_milli())}});
-  }
-  return {{"memory_bytes", limit(quota.memory_bytes())},
-          {"guaranteed_memory_bytes", quota.guaranteed_memory_bytes()},
-          {"compute_percent", percent_of(quota.compute_milli())},
-          {"gpus", std::move(gpus)},
-          {"mode", mode_text(quota.mode())},
-          {"priority", priority_text(quota.priority())},
-          {"to_device_bytes_per_second", limit(quota.to_device_bytes_per_second())},
-          {"to_host_bytes_per_second", limit(quota.to_host_bytes_per_second())},
-          {"sessions", limit(quota.sessions())},
-          {"streams", limit(quota.streams())},
-          {"modules", limit(quota.modules())},
-          {"queued_bytes", limit(quota.queued_bytes())}};
+  Json json;
+  const auto add = [&](bool per_gpu) {
+    for (const quota::Kind& kind : quota::kKinds) {
+      if (kind.per_gpu == per_gpu)
+        json[quota::json_key_of(kind)] = value_of(kind.unit, quota::field_of(kind).get(quota));
+    }
+  };
+  add(true);
+  Json& gpus = json["gpus"] = Json::array();
+  for (const GpuQuota& gpu : quota.gpus()) gpus.push_back(limits_of(gpu));
+  add(false);
+  return json;
 }
 
 Json json_of(const Tenant& tenant) {

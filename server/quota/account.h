@@ -21,11 +21,9 @@ struct Account {
   // Written by poold.
   std::atomic<uint64_t> memory_limit[kMostGpus];  // bytes; 0: no limit
   std::atomic<uint32_t> memory_limited;           // not 0: at least one GPU has a limit
-  std::atomic<uint64_t> to_device_bytes_per_second;
-  std::atomic<uint64_t> to_host_bytes_per_second;
-  std::atomic<uint32_t> streams;       // limit of each session
-  std::atomic<uint32_t> modules;       // limit of each session
-  std::atomic<uint64_t> queued_bytes;  // limit of each session
+#define QUOTA_IN_WORKERS(type, member, with_memory, unit, key, title, importance, metric, help) \
+  std::atomic<type> member;
+#include "protocol/control/quota.def"
   // Written by the workers: when the bytes transferred so far are paid for at the tenant's rate, in
   // nanoseconds of CLOCK_MONOTONIC.
   std::atomic<uint64_t> to_device_paid_off;

@@ -39,11 +39,9 @@ Result<void> Accounts::set(const std::string& tenant, const Quota& quota) {
     limited |= bytes != 0;
   }
   account.memory_limited.store(limited);
-  account.to_device_bytes_per_second.store(quota.to_device_bytes_per_second);
-  account.to_host_bytes_per_second.store(quota.to_host_bytes_per_second);
-  account.streams.store(quota.most_streams());
-  account.modules.store(quota.most_modules());
-  account.queued_bytes.store(quota.queued_bytes);
+#define QUOTA_IN_WORKERS(type, member, with_memory, unit, key, title, importance, metric, help) \
+  account.member.store(quota.most_##member());
+#include "protocol/control/quota.def"
   return {};
 }
 

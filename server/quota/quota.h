@@ -1,4 +1,5 @@
-// Limits of one tenant on a host and on each of its GPUs. 0 means no limit unless said otherwise.
+// Limits of one tenant on a host and on each of its GPUs, from the table protocol/control/quota.def, which
+// says what each of them limits. 0 means no limit unless said otherwise there.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -22,39 +23,34 @@ enum class Priority : uint32_t { best_effort, normal, latency_critical };
 
 using gpupool::kWholeGpu;
 
-// Limits that apply if a quota limits memory but not these counts: each session, stream and module takes
-// device memory that only the driver accounts for.
-constexpr uint32_t kUsualSessions = 64, kUsualStreams = 4096, kUsualModules = 16384;
+// Limit of sessions that applies if a quota limits memory but not sessions: each of them, as each stream and
+// module, takes device memory that only the driver accounts for.
+constexpr uint32_t kUsualSessions = 64;
 
 // Limits on one GPU.
 struct GpuShare {
-  uint64_t memory_bytes = 0;  // of all the tenant's sessions together
-  // Part of it that never moves to host memory; only with oversubscription.
-  uint64_t guaranteed_memory_bytes = 0;
-  // Thousandths of its time, 1 to 1000, under contention a weight; in mode partition, of its multiprocessors.
-  uint32_t compute_milli = kWholeGpu;
+#define QUOTA_PER_GPU(type, member, initial, unit, key, title, importance, metric, help) \
+  type member = initial;
+#include "protocol/control/quota.def"
   bool operator==(const GpuShare&) const = default;
 };
 
 // Limits on one GPU that differ from those on every GPU.
 struct GpuLimits {
-  std::optional<uint64_t> memory_bytes;
-  std::optional<uint64_t> guaranteed_memory_bytes;
-  std::optional<uint32_t> compute_milli;
+#define QUOTA_PER_GPU(type, member, initial, unit, key, title, importance, metric, help) \
+  std::optional<type> member;
+#include "protocol/control/quota.def"
   bool operator==(const GpuLimits&) const = default;
 };
 
 struct Quota {
   GpuShare each;                       // for every GPU without limits of its own
   std::map<uint32_t, GpuLimits> gpus;  // by the host's GPU number
-  Mode mode = Mode::elastic;
-  Priority priority = Priority::normal;
-  uint64_t to_device_bytes_per_second = 0;
-  uint64_t to_host_bytes_per_second = 0;
-  uint32_t sessions = 0;
-  uint32_t streams = 0;       // of each session
-  uint32_t modules = 0;       // of each session
-  uint64_t queued_bytes = 0;  // of each session: received commands and data that are not executed yet
+#define QUOTA_IN_POOLD(type, member, initial, unit, key, title, importance, metric, help) \
+  type member = initial;
+#define QUOTA_IN_WORKERS(type, member, with_memory, unit, key, title, importance, metric, help) \
+  type member = 0;
+#include "protocol/control/quota.def"
   bool operator==(const Quota&) const = default;
 
   bool limits_memory() const {
@@ -62,15 +58,18 @@ struct Quota {
              return gpu.second.memory_bytes.value_or(0) != 0;
            });
   }
-  // 0: no limit.
+  // The limits to enforce; 0: no limit.
   uint32_t most_sessions() const { return sessions == 0 && limits_memory() ? kUsualSessions : sessions; }
-  uint32_t most_streams() const { return streams == 0 && limits_memory() ? kUsualStreams : streams; }
-  uint32_t most_modules() const { return modules == 0 && limits_memory() ? kUsualModules : modules; }
+#define QUOTA_IN_WORKERS(type, member, with_memory, unit, key, title, importance, metric, help) \
+  type most_##member() const { return member == 0 && limits_memory() ? type{with_memory} : member; }
+#include "protocol/control/quota.def"
 
   GpuShare with(const GpuLimits& limits) const {
-    return {limits.memory_bytes.value_or(each.memory_bytes),
-            limits.guaranteed_memory_bytes.value_or(each.guaranteed_memory_bytes),
-            limits.compute_milli.value_or(each.compute_milli)};
+    GpuShare share = each;
+#define QUOTA_PER_GPU(type, member, initial, unit, key, title, importance, metric, help) \
+  share.member = limits.member.value_or(each.member);
+#include "protocol/control/quota.def"
+    return share;
   }
   GpuShare of(uint32_t gpu) const {
     const auto found = gpus.find(gpu);

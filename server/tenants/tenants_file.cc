@@ -7,29 +7,20 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "common/settings/toml_values.h"
 #include "common/text/suggestion.h"
 #include "common/text/units.h"
 #include "common/token/token.h"
+#include "server/quota/quota_members.h"
 #include "server/tenants/tenants.h"
 
 namespace gpupool::server {
 namespace {
 
 using namespace settings;
-
-Result<void> to_limit(const toml::node& node, uint32_t& out) {
-  return to_count(node, 0, std::numeric_limits<uint32_t>::max(), out);
-}
-
-constexpr std::pair<std::string_view, quota::Mode> kModes[] = {
-    {"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard}, {"partition", quota::Mode::partition}};
-constexpr std::pair<std::string_view, quota::Priority> kPriorities[] = {
-    {"best-effort", quota::Priority::best_effort},
-    {"normal", quota::Priority::normal},
-    {"latency-critical", quota::Priority::latency_critical}};
 
 Result<void> to_compute(const toml::node& node, uint32_t& out) {
   char text[32];
@@ -45,54 +36,44 @@ Result<void> to_compute(const toml::node& node, uint32_t& out) {
   return {};
 }
 
-// Reads the keys that a GPU's limits and a quota have in common. nullopt: another key.
-std::optional<Result<void>> read_share(std::string_view key, const toml::node& node, quota::GpuLimits& out) {
-  if (key == "memory") return to_bytes(node, parse_memory, out.memory_bytes.emplace());
-  if (key == "guaranteed_memory") return to_bytes(node, parse_memory, out.guaranteed_memory_bytes.emplace());
-  if (key == "compute") return to_compute(node, out.compute_milli.emplace());
-  return std::nullopt;
-}
-
-// Keys of quotas may have hyphens, as in pool-admin's options.
-std::string with_underscores(std::string_view key) {
-  std::string out(key);
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-}
-
-Result<void> read_limit(const std::string& key, const toml::node& node, quota::Quota& quota) {
-  quota::GpuLimits each;
-  if (const auto read = read_share(key, node, each)) {
-    quota.each = quota.with(each);
-    return *read;
+Result<void> to_choice(quota::Unit unit, const toml::node& node, uint64_t& out) {
+  const auto text = node.value_exact<std::string>();
+  std::map<uint64_t, std::string_view> names;
+  for (const quota::Choice& choice : quota::choices_of(unit)) {
+    if (text && *text == choice.name) return out = choice.value, Result<void>();
+    names.emplace(choice.value, choice.name);
   }
-  if (key == "mode") return to_choice(node, kModes, quota.mode);
-  if (key == "priority") return to_choice(node, kPriorities, quota.priority);
-  if (key == "bandwidth_to_device") return to_bytes(node, parse_rate, quota.to_device_bytes_per_second);
-  if (key == "bandwidth_to_host") return to_bytes(node, parse_rate, quota.to_host_bytes_per_second);
-  if (key == "sessions") return to_limit(node, quota.sessions);
-  if (key == "streams") return to_limit(node, quota.streams);
-  if (key == "modules") return to_limit(node, quota.modules);
-  if (key == "queued_bytes") return to_bytes(node, parse_size, quota.queued_bytes);
-  static const std::vector<std::string_view> keys{"memory",
-                                                  "guaranteed_memory",
-                                                  "compute",
-                                                  "mode",
-                                                  "priority",
-                                                  "bandwidth_to_device",
-                                                  "bandwidth_to_host",
-                                                  "sessions",
-                                                  "streams",
-                                                  "modules",
-                                                  "queued_bytes"};
-  std::string names;
-  for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
-  return wrong("unknown key; quota keys are " + names + suggestion(key, keys));
+  std::string list;
+  for (const auto& [value, name] : names) list += (list.empty() ? "" : ", ") + std::string(name);
+  return wrong("must be one of " + list);
+}
+
+Result<void> read_value(quota::Unit unit, const toml::node& node, uint64_t& out) {
+  if (const auto parse = quota::size_parser(unit)) return to_bytes(node, parse, out);
+  if (!quota::choices_of(unit).empty()) return to_choice(unit, node, out);
+  uint32_t number = 0;
+  const auto read = unit == quota::Unit::percent
+                        ? to_compute(node, number)
+                        : to_count(node, 0, std::numeric_limits<uint32_t>::max(), number);
+  out = number;
+  return read;
+}
+
+Error unknown_key(std::string_view key) {
+  std::vector<std::string_view> keys;
+  for (const quota::Kind& kind : quota::kKinds) keys.push_back(kind.key);
+  return wrong("unknown key; quota keys are " + quota::names_of_kinds(quota::Spelling::key, false) +
+               suggestion(key, keys));
 }
 
 Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
   const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
-    return read_limit(with_underscores(key), value, quota);
+    const quota::Kind* const kind = quota::find_kind(key);
+    if (!kind) return Result<void>(unknown_key(key));
+    uint64_t number = 0;
+    auto good = read_value(kind->unit, value, number);
+    if (good) quota::member_of(*kind).set(quota, number);
+    return good;
   });
   return read ? check_share(quota.each) : read;
 }
@@ -101,8 +82,14 @@ Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
 Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& tenant) {
   quota::GpuLimits limits;
   const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
-    return read_share(with_underscores(key), value, limits)
-        .value_or(wrong("unknown key; keys are memory, guaranteed_memory, compute"));
+    const quota::Kind* const kind = quota::find_kind(key);
+    if (!kind || !kind->per_gpu)
+      return Result<void>(
+          wrong("unknown key; keys are " + quota::names_of_kinds(quota::Spelling::key, true)));
+    uint64_t number = 0;
+    auto good = read_value(kind->unit, value, number);
+    if (good) quota::member_of(*kind).set_of_gpu(limits, number);
+    return good;
   });
   if (!read) return read;
   uint32_t number = 0;

@@ -6,6 +6,7 @@
 #include "common/text/gpu_uuid.h"
 #include "server/poold/admin/dump.h"
 #include "server/poold/admin/metrics.h"
+#include "server/poold/admin/quota_messages.h"
 
 namespace gpupool::server {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/http/metrics_page.h"
+#include "protocol/control/quota_fields.h"
 
 namespace gpupool::server {
 namespace {
@@ -148,22 +149,44 @@ void add_rows(const Row<Message> (&rows)[n], MetricsPage& page, const auto& for_
   }
 }
 
-// Calls `visit` with the memory and compute limits of each tenant on each GPU that its sessions see.
-void for_each_share(const admin::Snapshot& snapshot, const auto& visit) {
-  for (const admin::Tenant& tenant : snapshot.tenants()) {
-    for (const admin::Gpu& gpu : snapshot.gpus()) {
-      const auto is_it = [&](uint32_t index) { return index == gpu.index(); };
-      if (!tenant.configured() ||
-          (!tenant.gpus().empty() && std::none_of(tenant.gpus().begin(), tenant.gpus().end(), is_it)))
-        continue;
-      const Labels labels{{"tenant", tenant.name()}, {"gpu", std::to_string(gpu.index())}};
-      const auto& others = tenant.quota().gpus();
-      const auto other = std::find_if(others.begin(), others.end(),
-                                      [&](const admin::GpuQuota& one) { return is_it(one.gpu()); });
-      if (other == others.end())
-        visit(labels, tenant.quota().memory_bytes(), tenant.quota().compute_milli());
-      else
-        visit(labels, other->memory_bytes(), other->compute_milli());
+// Returns the quota of a tenant on a GPU, with the limits of this GPU alone.
+admin::Quota quota_on(const admin::Tenant& tenant, uint32_t gpu) {
+  admin::Quota quota = tenant.quota();
+  const auto other = std::find_if(quota.gpus().begin(), quota.gpus().end(),
+                                  [&](const admin::GpuQuota& one) { return one.gpu() == gpu; });
+  if (other == quota.gpus().end()) return quota;
+  for (const quota::Kind& kind : quota::kKinds) {
+    const quota::Field& field = quota::field_of(kind);
+    if (kind.per_gpu) field.set(quota, field.get_of_gpu(*other));
+  }
+  return quota;
+}
+
+bool sees(const admin::Tenant& tenant, uint32_t gpu) {
+  return tenant.gpus().empty() ||
+         std::find(tenant.gpus().begin(), tenant.gpus().end(), gpu) != tenant.gpus().end();
+}
+
+void add_limit(const quota::Kind& kind, const admin::Quota& quota, Labels labels,
+               MetricsPage::Family& family) {
+  const uint64_t value = quota::field_of(kind).get(quota);
+  if (value == 0 && quota::is_limit(kind.unit)) return;  // unlimited
+  family.add(std::move(labels), static_cast<double>(value) / (kind.unit == quota::Unit::percent ? 1000 : 1));
+}
+
+// Adds the limits of each tenant; those that may differ by GPU on each GPU that its sessions see.
+void add_quotas(const admin::Snapshot& snapshot, MetricsPage& page) {
+  for (const quota::Kind& kind : quota::kKinds) {
+    if (!kind.metric.name) continue;
+    auto family = page.gauge(kind.metric.name, kind.metric.help);
+    for (const admin::Tenant& tenant : snapshot.tenants()) {
+      if (!tenant.configured()) continue;
+      if (!kind.per_gpu) add_limit(kind, tenant.quota(), {{"tenant", tenant.name()}}, family);
+      for (const admin::Gpu& gpu : snapshot.gpus()) {
+        if (!kind.per_gpu || !sees(tenant, gpu.index())) continue;
+        add_limit(kind, quota_on(tenant, gpu.index()),
+                  {{"tenant", tenant.name()}, {"gpu", std::to_string(gpu.index())}}, family);
+      }
     }
   }
 }
@@ -206,16 +229,7 @@ std::string metrics_text(const admin::Snapshot& snapshot) {
                static_cast<double>(tenant.memory_used_bytes(gpu)));
     }
   }
-  auto quota =
-      page.gauge("tenant_memory_quota_bytes", "Memory limit of the tenant on the GPU; absent if unlimited.");
-  for_each_share(snapshot, [&](const Labels& labels, uint64_t memory_bytes, uint32_t) {
-    if (memory_bytes != 0) quota.add(labels, static_cast<double>(memory_bytes));
-  });
-  auto share = page.gauge("tenant_compute_share_ratio",
-                          "Tenant's share of the GPU's time or multiprocessors; 1 is the whole GPU.");
-  for_each_share(snapshot, [&](const Labels& labels, uint64_t, uint32_t compute_milli) {
-    share.add(labels, compute_milli / 1000.0);
-  });
+  add_quotas(snapshot, page);
   auto partition =
       page.gauge("tenant_partition_multiprocessors", "Multiprocessors in the tenant's partition of the GPU.");
   for (const admin::Tenant& tenant : snapshot.tenants()) {

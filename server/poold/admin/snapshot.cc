@@ -7,6 +7,7 @@
 #include "common/text/gpu_uuid.h"
 #include "common/text/printable.h"
 #include "common/version.h"
+#include "server/poold/admin/quota_messages.h"
 
 namespace gpupool::server {
 namespace {
@@ -204,61 +205,6 @@ admin::Snapshot take_snapshot(const SnapshotSources& sources) {
     fill(now.usage, tenant);
   }
   return snapshot;
-}
-
-admin::Quota to_message(const quota::Quota& quota) {
-  admin::Quota message;
-  const auto put = [](const quota::GpuShare& share, auto& out) {
-    out.set_memory_bytes(share.memory_bytes);
-    out.set_guaranteed_memory_bytes(share.guaranteed_memory_bytes);
-    out.set_compute_milli(share.compute_milli);
-  };
-  put(quota.each, message);
-  for (const auto& [gpu, limits] : quota.gpus) {
-    admin::GpuQuota& one = *message.add_gpus();
-    one.set_gpu(gpu);
-    put(quota.with(limits), one);
-  }
-  message.set_mode(static_cast<admin::Quota::Mode>(quota.mode));
-  message.set_priority(static_cast<admin::Quota::Priority>(quota.priority));
-  message.set_to_device_bytes_per_second(quota.to_device_bytes_per_second);
-  message.set_to_host_bytes_per_second(quota.to_host_bytes_per_second);
-  message.set_sessions(quota.sessions);
-  message.set_streams(quota.streams);
-  message.set_modules(quota.modules);
-  message.set_queued_bytes(quota.queued_bytes);
-  return message;
-}
-
-void apply(const admin::Quota& changes, quota::Quota& quota) {
-  if (changes.has_memory_bytes()) quota.each.memory_bytes = changes.memory_bytes();
-  if (changes.has_guaranteed_memory_bytes())
-    quota.each.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
-  if (changes.has_compute_milli()) quota.each.compute_milli = changes.compute_milli();
-  if (changes.has_mode()) quota.mode = static_cast<quota::Mode>(changes.mode());
-  if (changes.has_priority()) quota.priority = static_cast<quota::Priority>(changes.priority());
-  if (changes.has_to_device_bytes_per_second())
-    quota.to_device_bytes_per_second = changes.to_device_bytes_per_second();
-  if (changes.has_to_host_bytes_per_second())
-    quota.to_host_bytes_per_second = changes.to_host_bytes_per_second();
-  if (changes.has_sessions()) quota.sessions = changes.sessions();
-  if (changes.has_streams()) quota.streams = changes.streams();
-  if (changes.has_modules()) quota.modules = changes.modules();
-  if (changes.has_queued_bytes()) quota.queued_bytes = changes.queued_bytes();
-}
-
-Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits) {
-  admin::Quota others = changes;
-  others.clear_memory_bytes();
-  others.clear_guaranteed_memory_bytes();
-  others.clear_compute_milli();
-  if (others.ByteSizeLong() != 0)
-    return Error{ErrorCode::invalid, "per-GPU limits accept only memory, guaranteed_memory, compute"};
-  if (changes.has_memory_bytes()) limits.memory_bytes = changes.memory_bytes();
-  if (changes.has_guaranteed_memory_bytes())
-    limits.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
-  if (changes.has_compute_milli()) limits.compute_milli = changes.compute_milli();
-  return {};
 }
 
 }  // namespace gpupool::server

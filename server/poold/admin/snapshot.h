@@ -28,10 +28,4 @@ struct SnapshotSources {
 admin::Poold describe_poold(const SnapshotSources& sources);
 admin::Snapshot take_snapshot(const SnapshotSources& sources);
 
-admin::Quota to_message(const quota::Quota& quota);
-// Applies the fields that are present in `changes` to the quota, or to one GPU's limits. ErrorCode::invalid:
-// `changes` has fields that do not exist for a single GPU.
-void apply(const admin::Quota& changes, quota::Quota& quota);
-Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits);
-
 }  // namespace gpupool::server

@@ -72,7 +72,7 @@ TEST_CASE("a memory limit implies default limits of streams and modules and sess
     return std::array<uint32_t, 3>{(*tenant.page())->streams.load(), (*tenant.page())->modules.load(),
                                    quota.most_sessions()};
   };
-  const std::array<uint32_t, 3> none{0, 0, 0}, usual{kUsualStreams, kUsualModules, kUsualSessions};
+  const std::array<uint32_t, 3> none{0, 0, 0}, usual{4096, 16384, kUsualSessions};
   CHECK(counts({}) == none);
   CHECK(counts({.each = {.memory_bytes = 1 << 30}}) == usual);
   CHECK(counts({.gpus = {{3, {.memory_bytes = 1 << 30}}}}) == usual);

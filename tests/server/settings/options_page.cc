@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "common/settings/option_table.h"
+#include "protocol/control/quota_kinds.h"
 #include "scheduler/service/options.h"
 #include "server/poold/options.h"
 
@@ -12,8 +13,8 @@ namespace {
 
 const std::string kEnd = "<!-- end of the list -->\n";
 
-std::string begin_of(const std::string& program) {
-  return "<!-- options of " + program + ", made by cmake --build --preset ci --target options -->\n";
+std::string begin_of(const std::string& what) {
+  return "<!-- " + what + ", made by cmake --build --preset ci --target options -->\n";
 }
 
 // Quotes names that are separated by commas. `before`: precedes each name.
@@ -36,8 +37,8 @@ std::string key_in_file(const settings::OptionRow& row) {
 }
 
 std::string list_of(const std::string& program, const settings::OptionRows& rows) {
-  std::string list =
-      begin_of(program) + "| " + program + " | in the file | meaning and default |\n|---|---|---|\n";
+  std::string list = begin_of("options of " + program) + "| " + program +
+                     " | in the file | meaning and default |\n|---|---|---|\n";
   for (const auto& row : rows) {
     if (row.help.find('|') != std::string::npos)
       throw std::runtime_error(row.word() + ": its help text would end the column");
@@ -46,12 +47,21 @@ std::string list_of(const std::string& program, const settings::OptionRows& rows
   return list + kEnd;
 }
 
-std::string with_list(const std::string& page, const std::string& program, const settings::OptionRows& rows) {
-  const size_t begin = page.find(begin_of(program));
+// Replaces the list that begins with the same line as `list`.
+std::string with_list(const std::string& page, const std::string& list) {
+  const std::string first_line = list.substr(0, list.find('\n') + 1);
+  const size_t begin = page.find(first_line);
   const size_t end = page.find(kEnd, begin);
   if (begin == std::string::npos || end == std::string::npos)
-    throw std::runtime_error("no place for the options of " + program);
-  return page.substr(0, begin) + list_of(program, rows) + page.substr(end + kEnd.size());
+    throw std::runtime_error("no place for the list that begins with " + first_line);
+  return page.substr(0, begin) + list + page.substr(end + kEnd.size());
+}
+
+std::string list_of_quotas() {
+  std::string list = begin_of("keys of a quota") + "| key | meaning and default |\n|---|---|\n";
+  for (const quota::Kind& kind : quota::kKinds)
+    list += "| `" + std::string(kind.key) + "` | " + kind.help + " |\n";
+  return list + kEnd;
 }
 
 }  // namespace
@@ -59,8 +69,9 @@ std::string with_list(const std::string& page, const std::string& program, const
 std::string with_lists_of_options(const std::string& page) {
   server::ServerOptions poold;
   scheduler::Options scheduler;
-  return with_list(with_list(page, "poold", server::option_rows(poold)), "pool-scheduler",
-                   scheduler::option_rows(scheduler));
+  std::string made = with_list(page, list_of_quotas());
+  made = with_list(made, list_of("poold", server::option_rows(poold)));
+  return with_list(made, list_of("pool-scheduler", scheduler::option_rows(scheduler)));
 }
 
 }  // namespace gpupool::testing
