@@ -1,13 +1,11 @@
 #include "client/session/receiver.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "client/api/trace.h"
+#include "client/session/device_output.h"
 #include "common/text/printable.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/reader.h"
@@ -242,15 +240,12 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       }
       return true;
     }
-    case wire::MessageKind::standard_output:  // unfiltered: output of the program's own device code
-      // Write errors are ignored, as for a kernel's printf.
-      (void)std::fwrite(body, 1, header.length, stdout);
+    case wire::MessageKind::standard_output:
+      write_device_output({reinterpret_cast<const char*>(body), header.length});
       return true;
-    case wire::MessageKind::standard_error: {
-      const std::string text = printable_lines({reinterpret_cast<const char*>(body), header.length});
-      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    case wire::MessageKind::standard_error:
+      write_device_errors({reinterpret_cast<const char*>(body), header.length});
       return true;
-    }
     case wire::MessageKind::host_callback: {
       wire::Reader reader({body, header.length});
       const auto callback = reader.get<uint64_t>();
