@@ -290,25 +290,6 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   return run_session(std::move(start));
 }
 
-std::string summarize_devices(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
-  control::Devices all;
-  all.set_driver_version(library.driver_version());
-  for (const control::Device& device : devices) {
-    control::Device& one = *all.add_devices();
-    one.set_name(device.name());
-    one.set_uuid(device.uuid());
-    one.set_total_bytes(device.total_bytes());
-    one.set_pci_bus_id(device.pci_bus_id());
-    one.set_partition_groups(device.partition_groups());
-    one.set_group_multiprocessors(device.group_multiprocessors());
-    one.set_multiprocessors(device.multiprocessors());
-    for (const auto& attribute : device.attributes()) {
-      if (is_monitored(library, attribute.id())) *one.add_attributes() = attribute;
-    }
-  }
-  return all.SerializeAsString();
-}
-
 int fail_to_start(const std::string& why) {
   // The send only fails if poold is gone.
   (void)server::send_control<server::ControlKind::failed>(server::kControlDescriptor, {},

@@ -223,6 +223,25 @@ uint64_t preferred_range(const std::vector<control::Device>& devices) {
   return std::clamp(std::bit_ceil(memory * kRangePerMemory), kMinPreferredRange, kMaxPreferredRange);
 }
 
+std::string summarize_devices(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
+  control::Devices all;
+  all.set_driver_version(library.driver_version());
+  for (const control::Device& device : devices) {
+    control::Device& one = *all.add_devices();
+    one.set_name(device.name());
+    one.set_uuid(device.uuid());
+    one.set_total_bytes(device.total_bytes());
+    one.set_pci_bus_id(device.pci_bus_id());
+    one.set_partition_groups(device.partition_groups());
+    one.set_group_multiprocessors(device.group_multiprocessors());
+    one.set_multiprocessors(device.multiprocessors());
+    for (const auto& attribute : device.attributes()) {
+      if (is_monitored(library, attribute.id())) *one.add_attributes() = attribute;
+    }
+  }
+  return all.SerializeAsString();
+}
+
 AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
   for (const control::Device& device : devices) {
     if (!device.has_virtual_memory()) return {};

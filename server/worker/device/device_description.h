@@ -2,6 +2,7 @@
 // session's range of device addresses. Main thread of the worker, before the session runs.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/result.h"
@@ -26,6 +27,9 @@ void limit_multiprocessors(const std::vector<quota::Groups>& groups, std::vector
 
 // Limits the reported memory sizes to the tenant's quota.
 void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& devices);
+
+// Returns a control::Devices for poold, with only the attributes that monitoring shows.
+std::string summarize_devices(const DeviceLibrary& library, const std::vector<control::Device>& devices);
 
 struct AddressRange {
   uint64_t base = 0;
