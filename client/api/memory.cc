@@ -36,7 +36,9 @@ bool gpupool::client::give_back_idle(Session& session, const Device& device, boo
     session.addresses().retire_after(gone, sequence);
   }
   if (include_unsettled) any = trim_pools(device, true) || any;
-  return any || !idle.empty();
+  if (!any && idle.empty()) return false;
+  quota_refusals().forget();  // the caller tries again
+  return true;
 }
 
 namespace {

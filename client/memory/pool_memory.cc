@@ -154,7 +154,10 @@ CUresult PoolMemory::grow(Context& context, CUstream stream, uint64_t bytes, con
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
   if (const auto point = internal_dependencies_ != 0 ? best_fit(about.context, bytes) : std::nullopt) {
-    if (wait_for_point(context, stream, *point) && reused(true)) return CUDA_SUCCESS;
+    if (wait_for_point(context, stream, *point) && reused(true)) {
+      quota_refusals().forget();
+      return CUDA_SUCCESS;
+    }
   }
   return give_back_idle(*context.session, device_, true) ? map_span(context, bytes, about, block) : result;
 }

@@ -42,6 +42,13 @@ void log_error(const char* format, ...) {
   va_end(arguments);
 }
 
+void log_warning(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  write_line(format, arguments);
+  va_end(arguments);
+}
+
 void log_debug(const char* format, ...) {
   static const bool wanted = [] {
     const char* level = std::getenv("GPUPOOL_LOG");

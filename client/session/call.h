@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/process/process.h"
+#include "client/session/quota_refusals.h"
 #include "protocol/calls/codec.h"
 #include "protocol/driver/exports.h"
 
@@ -70,11 +71,15 @@ CUresult await_room(Session& session, Context& context, CUstream stream);
 // require_stream() and await_room(): for calls that give the stream work.
 CUresult require_stream_for_work(Session** session, Context** context, CUstream& stream);
 
-// Runs a hand-written call. Turns exceptions into CUDA error codes, so that none crosses the C boundary.
+// Runs a call. Turns exceptions into CUDA error codes, so that none crosses the C boundary. Prints which
+// quota has refused memory.
 template <class Body>
 CUresult guarded(Body&& body) noexcept {
   try {
-    return body();
+    const CUresult result = body();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]]
+      quota_refusals().print();
+    return result;
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   } catch (...) {

@@ -258,6 +258,9 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       report(ErrorCode::refused, "the server ended the session: " +
                                      printable_message({reinterpret_cast<const char*>(body), header.length}));
       return false;
+    case wire::MessageKind::quota_refusal:
+      if (hooks_.quota_refused && !hooks_.quota_refused({body, header.length})) break;
+      return true;
     case wire::MessageKind::device_data: break;  // handled by parse()
   }
   report(ErrorCode::malformed, "protocol error: unknown or malformed message of kind " +

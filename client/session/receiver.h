@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -65,6 +66,8 @@ class Receiver {
     std::function<void(uint64_t callback, uint64_t command, CUresult result)> host_callback;
     std::function<void(uint64_t sequence)> retired;  // frees up to this number have taken effect
     std::function<void(Error)> failed;               // the session has failed
+    // The body of a quota_refusal; returns false if it is malformed. May be empty: refusals are ignored.
+    std::function<bool(std::span<const std::byte> refusal)> quota_refused{};
   };
   Receiver(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 

@@ -10,6 +10,7 @@
 #include "client/process/identity.h"
 #include "client/process/log.h"
 #include "client/session/peer_address.h"
+#include "client/session/quota_refusals.h"
 #include "protocol/calls/errors.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/transport/rdma_options.h"
@@ -54,7 +55,11 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
                        if (host_callback_) host_callback_(*this, callback, command, result);
                      },
                  .retired = [this](uint64_t sequence) { addresses_.retired(sequence); },
-                 .failed = [this](const Error& error) { fail(error); }}),
+                 .failed = [this](const Error& error) { fail(error); },
+                 .quota_refused =
+                     [this](std::span<const std::byte> refusal) {
+                       return quota_refusals().note(refusal, settings_.server);
+                     }}),
       queue_(*connection_, settings.dead_peer_timeout,
              {.wait_for_room =
                   [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
@@ -93,6 +98,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   hello.token = settings_.token;
   hello.compression = static_cast<uint32_t>(settings_.compression);
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
+  hello.takes_quota_refusals = true;
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();

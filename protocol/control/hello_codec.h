@@ -36,6 +36,7 @@ struct Hello {
   bool monitor = false;
   std::string pid_space;
   bool checkpoint = false;
+  bool takes_quota_refusals = false;
 };
 
 struct Attribute {
@@ -201,6 +202,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(15): hello.monitor = get_flag(in); return true;
       case bytes(16): hello.pid_space = in.get_bytes(); return true;
       case varint(17): hello.checkpoint = get_flag(in); return true;
+      case varint(18): hello.takes_quota_refusals = get_flag(in); return true;
       default: return false;
     }
   });
@@ -267,6 +269,7 @@ inline std::string encode(const Hello& hello) {
   fields.boolean(15, hello.monitor);
   fields.text(16, hello.pid_space);
   fields.boolean(17, hello.checkpoint);
+  fields.boolean(18, hello.takes_quota_refusals);
   return out;
 }
 

@@ -44,6 +44,14 @@ constexpr Metric metric(const char* name, const char* help) {
 }
 constexpr Metric no_metric{nullptr, nullptr};
 
+// The kinds in the order of the table, by their members.
+enum class KindId : uint32_t {
+#define QUOTA_PER_GPU(type, member, initial, unit, key, title, importance, metric, help) member,
+#define QUOTA_IN_POOLD QUOTA_PER_GPU
+#define QUOTA_IN_WORKERS QUOTA_PER_GPU
+#include "protocol/control/quota.def"
+};
+
 inline constexpr Kind kKinds[] = {
 #define QUOTA_PER_GPU(type, member, initial, unit, key, title, importance, metric, help) \
   {#member, Unit::unit, key, title, importance, metric, help, true},
@@ -53,6 +61,9 @@ inline constexpr Kind kKinds[] = {
 #include "protocol/control/quota.def"
 };
 constexpr size_t kKindCount = std::size(kKinds);
+constexpr const Kind& kind_of(KindId id) {
+  return kKinds[static_cast<size_t>(id)];
+}
 
 // Return null if there is no such kind. The key has underscores or hyphens.
 const Kind* find_kind(std::string_view key);

@@ -54,6 +54,9 @@ enum class MessageKind : uint16_t {
   host_callback = 5,
   pong = 6,  // answers a ping, or (sequence 0) shows that a long command is still running
   end = 7,   // the server ends the session; body is a text that says why
+  // A quota has refused a request: body is QuotaRefusal and the quota's name (refusal.h). Only to clients
+  // that take it.
+  quota_refusal = 8,
 };
 struct MessageHeader {
   uint32_t length = 0;  // bytes after this header

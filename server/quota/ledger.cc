@@ -139,8 +139,20 @@ uint64_t Ledger::resident(int gpu) const {
   return all > moved ? all - moved : 0;
 }
 
-void Ledger::note_refusal() {
+void Ledger::count_refusal() {
   if (page_) (*page_)->over_quota.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Ledger::note_refusal(int gpu, uint64_t bytes) {
+  count_refusal();
+  const auto room = refused_ ? this->room(gpu) : std::nullopt;
+  if (room) {
+    refused_({.kind = KindId::memory_bytes,
+              .gpu = gpu,
+              .asked = bytes,
+              .used = room->limit - room->free,
+              .limit = room->limit});
+  }
 }
 
 bool Ledger::limited() const {

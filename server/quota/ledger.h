@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "server/quota/account.h"
+#include "server/quota/refusal.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 
@@ -48,8 +49,12 @@ class Ledger {
   void note_checkpointed(int gpu, int64_t bytes);  // not part of the reserved memory
   uint64_t in_host(int gpu) const;                 // of this session
   uint64_t resident(int gpu) const;                // of this session, on the GPU
-  // Counts a refused request, for monitoring.
-  void note_refusal();
+  // Counts a refused request, for monitoring. note_refusal() also tells the listener; `bytes`: as many more
+  // were asked for (0: not known).
+  void count_refusal();
+  void note_refusal(int gpu, uint64_t bytes);
+  // Called before other threads use the ledger. `refused` is called on the thread of the request.
+  void on_refusal(RefusalListener refused) { refused_ = std::move(refused); }
 
   // True if any GPU's memory is limited for the tenant at present.
   bool limited() const;
@@ -75,6 +80,7 @@ class Ledger {
   const AccountPage account_;
   const UsePage page_;
   const uint32_t slot_;
+  RefusalListener refused_;
   uint64_t peak_before_ = 0;  // peak before the last reserve()
 };
 

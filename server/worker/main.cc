@@ -174,10 +174,12 @@ Result<std::unique_ptr<transport::Connection>> open_connection(const Body& body,
   return transport::adopt(scheme, descriptor, options);
 }
 
-compression::Policy requested_compression(const std::string& hello) {
+// Sets what the client's hello chooses.
+void read_wishes(const std::string& hello, SessionStart& start) {
   control::Hello wish;
-  if (!wish.ParseFromString(hello)) return compression::Policy::off;
-  return static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
+  if (!wish.ParseFromString(hello)) return;
+  start.compression = static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
+  start.takes_quota_refusals = wish.takes_quota_refusals();
 }
 
 Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline deadline) {
@@ -262,7 +264,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
   start.rdma = rdma;
-  start.compression = requested_compression(message.payload);
+  read_wishes(message.payload, start);
   start.control = &control;
   start.server_id = said.server_id;
   start.session_number = said.number;

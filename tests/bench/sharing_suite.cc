@@ -80,8 +80,8 @@ class Shared {
         throw std::runtime_error(programs[i][0] + " failed (status " + std::to_string(status) + "):\n" +
                                  running[i]->output());
       std::istringstream lines(running[i]->output());
-      std::string name;
-      for (double value = 0; lines >> name >> value;) values[i][name] = value;
+      for (std::string line, name; std::getline(lines, line);)  // skips the client's own messages
+        if (double value; std::istringstream(line) >> name >> value) values[i][name] = value;
     }
     return values;
   }

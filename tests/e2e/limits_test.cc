@@ -75,6 +75,8 @@ TEST_CASE("more streams than a session may have are refused and those it has wor
   INFO(app.output);
   CHECK(app.status == 0);
   CHECK(app.output.find("3 of 8 streams work, then CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
+  CHECK(app.output.find("the tenant's quota 'streams' refused 1 (CUDA_ERROR_OUT_OF_MEMORY): 3 of 3 in use") !=
+        std::string::npos);
 }
 
 TEST_CASE("more modules than a session may have are refused") {
@@ -83,6 +85,8 @@ TEST_CASE("more modules than a session may have are refused") {
   INFO(app.output);
   CHECK(app.status == 0);
   CHECK(app.output.find("2 of 5 modules, then CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
+  CHECK(app.output.find("the tenant's quota 'modules' refused 1 (CUDA_ERROR_OUT_OF_MEMORY): 2 of 2 in use") !=
+        std::string::npos);
 }
 
 TEST_CASE(

@@ -41,19 +41,27 @@ class LimitedPool {
   Pool pool_;
 };
 
-void passes(LimitedPool& pool, const std::vector<std::string>& scenario, Environment environment = {}) {
+std::string passes(LimitedPool& pool, const std::vector<std::string>& scenario,
+                   Environment environment = {}) {
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   const Finished app = run_patiently(words, pool->through(std::move(environment)));
   INFO(app.output);
   CHECK(app.status == 0);
+  return app.output;
 }
 
 }  // namespace
 
-TEST_CASE("every way to get memory stops at the quota") {
+TEST_CASE("every way to get memory stops at the quota and the client names it once") {
   LimitedPool pool(32);
-  passes(pool, {"quota_every_way", "32"});
+  const std::string output = passes(pool, {"quota_every_way", "32"});
+  INFO(output);
+  const std::string refusal = "the tenant's quota 'memory' refused ";
+  const size_t at = output.find(refusal);
+  REQUIRE(at != std::string::npos);
+  CHECK(output.find(refusal, at + 1) == std::string::npos);
+  CHECK(output.find(" of 64.0 MiB in use", at) != std::string::npos);
   passes(pool, {"quota_every_way", "32"});  // the first run has released all charges
 }
 
@@ -141,7 +149,9 @@ TEST_CASE("32 programs that race for a quota get all of it and nothing over") {
   for (auto& racer : racers) {
     REQUIRE(racer->await_output(".\n", kLongPatience));
     unsigned own = 0;
-    REQUIRE(std::sscanf(racer->output().c_str(), "ready\ntook %u.", &own) == 1);
+    const auto took = lines_with(racer->output(), "took ");  // the client prints which quota refused the rest
+    REQUIRE(took.size() == 1);
+    REQUIRE(std::sscanf(took[0].c_str(), "took %u.", &own) == 1);
     taken += own;
   }
   CHECK(taken == kGranules);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "client/api/trace.h"
+#include "client/session/quota_refusals.h"
 #include "client/session/receiver.h"
 #include "tests/fuzz/played_connection.h"
 
@@ -17,11 +18,16 @@ using namespace gpupool;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::PlayedConnection connection({reinterpret_cast<const std::byte*>(data), size}, false);
   bool failed = false;
+  client::QuotaRefusals refusals;
   client::Receiver receiver(connection, std::chrono::milliseconds(1000),
                             {.ping = [] {},
                              .host_callback = [](uint64_t, uint64_t, CUresult) {},
                              .retired = [](uint64_t) {},
-                             .failed = [&](const Error&) { failed = true; }});
+                             .failed = [&](const Error&) { failed = true; },
+                             .quota_refused =
+                                 [&](std::span<const std::byte> refusal) {
+                                   return refusals.note(refusal, "tcp://127.0.0.1:9700");
+                                 }});
   constexpr std::byte kGuard{0x5c};
   // 8 rows of 16 bytes with a pitch of 24, between guards.
   std::vector<std::byte> memory(64 + 8 * 24 + 64, kGuard);

@@ -71,7 +71,7 @@ CUresult CheckpointImage::reserve() {
   for (auto next = wanted.begin(); next != wanted.end(); ++next) {
     if (ledger_.reserve(next->first, next->second)) continue;
     for (auto got = wanted.begin(); got != next; ++got) ledger_.release(got->first, got->second);
-    ledger_.note_refusal();
+    ledger_.count_refusal();  // another program asked for the restore
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_SUCCESS;

@@ -146,7 +146,7 @@ Outcome upload_part(Executor& session, Command& command) {
 }
 
 bool may_load(const Executor& session) {
-  return session.start.usage.allows(&quota::Account::modules,
+  return session.start.usage.allows(quota::KindId::modules, &quota::Account::modules,
                                     session.counters.modules.load(std::memory_order_relaxed));
 }
 

@@ -16,7 +16,7 @@ bool owns(CUdeviceptr address, uint64_t size) {
 }
 
 bool may_create_stream() {
-  return t_executor->start.usage.allows(&quota::Account::streams,
+  return t_executor->start.usage.allows(quota::KindId::streams, &quota::Account::streams,
                                         t_executor->counters.streams.load(std::memory_order_relaxed));
 }
 

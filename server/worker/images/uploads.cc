@@ -12,6 +12,10 @@ Uploads::Added Uploads::add(uint64_t upload, uint64_t total, std::span<const std
     found->second.total = total;
     const uint64_t most = usage_.most_queued(kMaxUploadBytes);
     found->second.refused = promised_ > most || total > most - promised_;
+    if (found->second.refused && most < kMaxUploadBytes) {
+      usage_.note_refusal(
+          {.kind = quota::KindId::queued_bytes, .asked = total, .used = promised_, .limit = most});
+    }
     if (!found->second.refused) {
       promised_ += total;
       // Reserves address space only; pages are allocated when they are filled.

@@ -159,7 +159,7 @@ CUresult DeviceMemory::join_charge(int device, uint64_t bytes, uint64_t charge) 
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (!ledger_.join(device, bytes, charge)) {
     if (wait_for_free(stop)) continue;
-    ledger_.note_refusal();
+    ledger_.note_refusal(device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_SUCCESS;
@@ -244,7 +244,7 @@ CUresult DeviceMemory::charge(int device, uint64_t bytes) {
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (!ledger_.reserve(device, bytes)) {
     if (wait_for_free(stop)) continue;
-    ledger_.note_refusal();
+    ledger_.note_refusal(device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_SUCCESS;

@@ -153,7 +153,7 @@ CUresult MemoryCharges::set_limit(CUlimit limit, size_t value) {
   }
   const auto before = cost_of_limit(limit, known->second.at_first), now = cost_of_limit(limit, value);
   if (!now && value > known->second.at_first && ledger_.room(context.device)) {
-    ledger_.note_refusal();
+    ledger_.note_refusal(context.device, 0);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const uint64_t charge = now && *now > *before ? *now - *before : 0, charged = known->second.charged;

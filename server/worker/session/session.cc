@@ -9,6 +9,7 @@
 #include "server/worker/session/background.h"
 #include "server/worker/session/dump.h"
 #include "server/worker/session/executor.h"
+#include "server/worker/session/refusals.h"
 
 namespace gpupool::worker {
 namespace {
@@ -49,6 +50,7 @@ int run_session(SessionStart start) {
   start.bandwidth = bandwidth;
   const auto accept_bulk = start.bulk_connections;
   Executor executor(start);
+  send_refusals(executor.outbox, executor.ledger, start);
   if (start.capture_output) {
     if (const auto captured = executor.capture.start(); !captured) {
       executor.outbox.end(captured.error().message);

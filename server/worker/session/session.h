@@ -19,6 +19,7 @@
 #include "protocol/images/name.h"
 #include "protocol/transport/transport.h"
 #include "server/quota/partitions.h"
+#include "server/quota/refusal.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 #include "server/worker/device/visible_devices.h"
@@ -50,12 +51,17 @@ struct Usage {
     static quota::SessionPage unread;
     return page ? **page : unread;
   }
-  // True if one more than the `used` items is within the tenant's limit; otherwise counts a refusal.
-  bool allows(std::atomic<uint32_t> quota::Account::*limit, uint32_t used) const {
+  // True if one more than the `used` items is within the tenant's limit; otherwise notes a refusal.
+  bool allows(quota::KindId kind, std::atomic<uint32_t> quota::Account::*limit, uint32_t used) const {
     const uint32_t most = account ? ((**account).*limit).load(std::memory_order_relaxed) : 0;
     if (most == 0 || used < most) return true;
-    quota::count(counters().over_quota);
+    note_refusal({.kind = kind, .asked = 1, .used = used, .limit = most});
     return false;
+  }
+  // Counts the refusal, for monitoring, and tells the client if it takes refusals.
+  void note_refusal(const quota::Refusal& refusal) const {
+    quota::count(counters().over_quota);
+    if (*refused) (*refused)(refusal);
   }
   // Returns how many bytes may wait in this process for execution: the lower of the tenant's limit and
   // `otherwise`.
@@ -66,6 +72,8 @@ struct Usage {
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
   std::shared_ptr<quota::SharedPage<quota::Account>> account;
   uint32_t slot = 0;  // of this session in the account
+  // Shared by all copies; set before the session's first command.
+  std::shared_ptr<quota::RefusalListener> refused = std::make_shared<quota::RefusalListener>();
 };
 
 struct SessionStart {
@@ -97,8 +105,9 @@ struct SessionStart {
   uint64_t largest_image = 0;            // largest image that poold caches, in bytes; 0: no cache
   // Part of the names of memory and events shared between processes.
   uint64_t server_id = 0, session_number = 0;
-  bool oversubscribes = false;  // device memory may be moved to host memory and back
-  int stop_descriptor = -1;     // readable when poold shuts down, which ends the session; -1: none
+  bool takes_quota_refusals = false;  // the client takes MessageKind::quota_refusal
+  bool oversubscribes = false;        // device memory may be moved to host memory and back
+  int stop_descriptor = -1;           // readable when poold shuts down, which ends the session; -1: none
 };
 
 // Returns the exit status for the worker process: 0 after an orderly end (goodbye, or the client closed the

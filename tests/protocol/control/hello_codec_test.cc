@@ -30,7 +30,8 @@ hello::Hello sample_hello() {
           .rdma = 1,
           .monitor = true,
           .pid_space = std::string("boot\0ns", 7),
-          .checkpoint = true};
+          .checkpoint = true,
+          .takes_quota_refusals = true};
 }
 
 hello::HelloReply sample_reply() {
@@ -82,6 +83,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_monitor(in.monitor);
   out.set_pid_space(in.pid_space);
   out.set_checkpoint(in.checkpoint);
+  out.set_takes_quota_refusals(in.takes_quota_refusals);
   return out;
 }
 

@@ -126,8 +126,32 @@ TEST_CASE("a limit holds for all sessions of a tenant together, to the byte") {
   first.undo_peak(0);
   CHECK((*page)->gpus[0].memory_peak == 600);
   CHECK((*page)->over_quota == 0);
-  first.note_refusal();
+  first.note_refusal(0, 1);
   CHECK((*page)->over_quota == 1);
+}
+
+TEST_CASE("a refusal says what was asked for and what all sessions of the tenant use") {
+  Tenant tenant(1000);
+  const auto a = tenant.place(), b = tenant.place();
+  auto page = *SharedPage<SessionPage>::create("session");
+  Ledger first(tenant.page(), page, a->slot()), second(tenant.page(), nullptr, b->slot());
+  std::vector<Refusal> refusals;
+  first.on_refusal([&](const Refusal& refusal) { refusals.push_back(refusal); });
+  CHECK(first.reserve(0, 600));
+  CHECK(second.reserve(0, 300));
+  CHECK_FALSE(first.reserve(0, 200));
+  first.note_refusal(0, 200);
+  first.count_refusal();
+  REQUIRE(refusals.size() == 1);
+  CHECK(refusals[0].kind == KindId::memory_bytes);
+  CHECK(refusals[0].gpu == 0);
+  CHECK(refusals[0].asked == 200);
+  CHECK(refusals[0].used == 900);
+  CHECK(refusals[0].limit == 1000);
+  CHECK((*page)->over_quota == 2);
+  tenant.limit_to(0);
+  first.note_refusal(0, 200);  // the limit is gone: there is nothing to tell
+  CHECK(refusals.size() == 1);
 }
 
 TEST_CASE("a changed limit applies to later requests and frees nothing") {
@@ -154,7 +178,7 @@ TEST_CASE("nothing is counted without an account or for an unknown GPU") {
   CHECK(none.reserve(0, UINT64_MAX));
   CHECK(none.reserve(-1, 1));
   none.release(0, 5);
-  none.note_refusal();
+  none.note_refusal(0, 1);
   CHECK(none.used(0) == 0);
   Tenant tenant(1000);
   const auto place = tenant.place();
