@@ -14,11 +14,6 @@ namespace {
 
 constexpr size_t kLongestToken = 4096;
 
-std::string text_of(const char* variable) {
-  const char* const text = std::getenv(variable);
-  return text ? text : "";
-}
-
 // Returns the first line without surrounding blanks.
 std::string only_line(const std::string& text) {
   constexpr const char* kBlanks = " \t\r\n";
@@ -50,15 +45,20 @@ std::string token_from_file(const std::string& path, const ReportMistake& report
 
 }  // namespace
 
+std::string environment_text(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? text : "";
+}
+
 std::string token_from_environment(const ReportMistake& report) {
-  const std::string file = text_of("GPUPOOL_TOKEN_FILE");
-  return file.empty() ? only_line(text_of("GPUPOOL_TOKEN")) : token_from_file(file, report);
+  const std::string file = environment_text("GPUPOOL_TOKEN_FILE");
+  return file.empty() ? only_line(environment_text("GPUPOOL_TOKEN")) : token_from_file(file, report);
 }
 
 transport::TlsOptions tls_from_environment() {
-  return {.ca = text_of("GPUPOOL_TLS_CA"),
-          .certificate = text_of("GPUPOOL_TLS_CERT"),
-          .key = text_of("GPUPOOL_TLS_KEY"),
+  return {.ca = environment_text("GPUPOOL_TLS_CA"),
+          .certificate = environment_text("GPUPOOL_TLS_CERT"),
+          .key = environment_text("GPUPOOL_TLS_KEY"),
           .secret = {}};
 }
 

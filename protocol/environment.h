@@ -17,6 +17,9 @@ namespace gpupool {
          0;  // NOLINT(concurrency-mt-unsafe): one thread, see above
 }
 
+// Returns the variable's value; empty if it is not set.
+std::string environment_text(const char* variable);
+
 using ReportMistake = std::function<void(const std::string& mistake)>;
 
 // Returns the current token from GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN; empty: none. Reports a file that cannot

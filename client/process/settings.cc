@@ -56,11 +56,6 @@ Carrier carrier() {
   return Carrier::automatic;
 }
 
-std::string text_of(const char* variable) {
-  const char* const text = std::getenv(variable);
-  return text ? text : "";
-}
-
 void report(const std::string& mistake) {
   log_error("%s", mistake.c_str());
 }
@@ -78,7 +73,7 @@ std::string token_from_environment() {
 
 Settings settings_from_environment() {
   Settings settings;
-  settings.tenant = text_of("GPUPOOL_TENANT");
+  settings.tenant = environment_text("GPUPOOL_TENANT");
   settings.token = token_from_environment();
   settings.tls = tls_from_environment();
   settings.carrier = carrier();
