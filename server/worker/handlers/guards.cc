@@ -431,12 +431,10 @@ using cuda::Kind;
 #define CUDA_CALL(id, name, mode, ...)                                    \
   static_assert(!cuda::kNeedsWrapper<__VA_ARGS__> || find_wrapper(#name), \
                 #name ": a row with guarded_device_address needs a wrapper in kWrappers");
-#define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"
 #undef CUDA_CALL
-#undef CUDA_CALL_PTSZ
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 }  // namespace rows
