@@ -63,13 +63,14 @@ LeaseClient::LeaseClient(Settings settings, Granted granted, Notify notify)
 }
 
 Result<void> LeaseClient::run() {
-  if (const auto checked = check_files(settings_.tls); !checked) return checked;
+  if (const auto checked = pool::check_files(settings_.tls); !checked) return checked;
   const auto start = Clock::now();
   auto last_reply = start;
   milliseconds between = kFirstPause;
   std::optional<Clock::time_point> return_deadline;
   for (bool followed = false;;) {
-    const Scheduler scheduler = settings_.address.schedulers[next_ % settings_.address.schedulers.size()];
+    const pool::Scheduler scheduler =
+        settings_.address.schedulers[next_ % settings_.address.schedulers.size()];
     std::optional<Error> over;
     got_reply_ = redirected_ = false;
     const grpc::Status status = run_stream(scheduler, over);
@@ -83,9 +84,11 @@ Result<void> LeaseClient::run() {
     // If the stream broke just now, the lease is returned on a new stream; if that fails, the lease expires.
     if (stopping && !return_deadline) return_deadline = Clock::now() + kReturnTime;
     if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *return_deadline)) return {};
-    if (is_final(status.error_code())) return Error{ErrorCode::refused, failure_text(scheduler, status)};
+    if (is_final(status.error_code()))
+      return Error{ErrorCode::refused, pool::failure_text(scheduler, status)};
     if (!ever_got_reply_ && Clock::now() - start > settings_.patience) {
-      return Error{ErrorCode::unavailable, "cannot reach any scheduler: " + failure_text(scheduler, status)};
+      return Error{ErrorCode::unavailable,
+                   "cannot reach any scheduler: " + pool::failure_text(scheduler, status)};
     }
     if (got_reply_) between = kFirstPause;
     if (!redirected_ && (!status.ok() || !got_reply_)) ++next_;
@@ -95,7 +98,7 @@ Result<void> LeaseClient::run() {
     if (std::exchange(last_message_, "cut") != "cut") {
       notify_((got_reply_
                    ? "lost the connection to scheduler " + scheduler.text() + ": " + status.error_message()
-                   : failure_text(scheduler, status)) +
+                   : pool::failure_text(scheduler, status)) +
               (lease_.lease().empty() ? "; retrying" : "; running programs are unaffected; retrying"));
     }
     if (stopping)
@@ -123,8 +126,8 @@ void LeaseClient::pause(milliseconds time) {
 }
 
 // Runs one stream from beginning to end.
-grpc::Status LeaseClient::run_stream(const Scheduler& scheduler, std::optional<Error>& over) {
-  const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
+grpc::Status LeaseClient::run_stream(const pool::Scheduler& scheduler, std::optional<Error>& over) {
+  const auto stub = pool::Leases::NewStub(pool::open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;
   if (std::string renewed = settings_.renewed_token ? settings_.renewed_token() : ""; !renewed.empty())
     settings_.token = std::move(renewed);
@@ -157,8 +160,8 @@ grpc::Status LeaseClient::run_stream(const Scheduler& scheduler, std::optional<E
     stream_ = nullptr;
   }
   if (over) context.TryCancel();
-  const grpc::Status status = printable_status(stream->Finish());
-  if (const auto leader = leader_of(context, settings_.address.schedulers); !status.ok() && leader) {
+  const grpc::Status status = pool::printable_status(stream->Finish());
+  if (const auto leader = pool::leader_of(context, settings_.address.schedulers); !status.ok() && leader) {
     redirected_ = true;
     next_ = *leader;
   }

@@ -25,7 +25,7 @@ namespace gpupool::lease_client {
 class LeaseClient {
  public:
   struct Settings {
-    PoolAddress address;
+    pool::PoolAddress address;
     std::string token;          // token of the tenant
     transport::TlsOptions tls;  // files; without `ca` the system's authorities are trusted
     // How long to try before the first scheduler has answered.
@@ -51,7 +51,7 @@ class LeaseClient {
   using Stream = grpc::ClientReaderWriter<pool::AcquireCall, pool::AcquireEvent>;
   using Clock = std::chrono::steady_clock;
 
-  grpc::Status run_stream(const Scheduler& scheduler, std::optional<Error>& over);
+  grpc::Status run_stream(const pool::Scheduler& scheduler, std::optional<Error>& over);
   std::optional<Error> take(const pool::AcquireEvent& event);
   void report_position(const pool::Queued& queued);
   void pause(std::chrono::milliseconds time);

@@ -99,7 +99,7 @@ void await_end(int process, int signals) {
   }
 }
 
-int hold(lease_client::PoolAddress address, int process, int signals) {
+int hold(pool::PoolAddress address, int process, int signals) {
   LeaseFile file;
   if (const auto made = file.make(); !made) return answer("refused " + made.error().message), 1;
   const client::Settings settings = client::settings_from_environment();
@@ -142,7 +142,7 @@ int main(int, char** words) {
   const std::string word = words[1] ? words[1] : "--help";
   if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), words[1] ? 0 : 2;
   if (word == "--version") return std::printf("pool-lease %s\n", gpupool::kVersion), 0;
-  auto address = lease_client::parse_pool_address(word);
+  auto address = pool::parse_pool_address(word);
   if (!address) return answer("invalid " + printable(address.error().message)), 2;
 
   ::syscall(SYS_close_range, 3u, ~0u, 0u);  // close the program's other descriptors

@@ -8,7 +8,7 @@
 #include "common/text/units.h"
 #include "protocol/control/priority.h"
 
-namespace gpupool::lease_client {
+namespace gpupool::pool {
 namespace {
 
 constexpr std::string_view kScheme = "pool://";
@@ -223,4 +223,4 @@ Result<PoolAddress> parse_pool_address(const std::string& text) {
   return out;
 }
 
-}  // namespace gpupool::lease_client
+}  // namespace gpupool::pool

@@ -12,7 +12,7 @@
 #include "common/result.h"
 #include "protocol/control/pool.pb.h"
 
-namespace gpupool::lease_client {
+namespace gpupool::pool {
 
 constexpr uint16_t kDefaultPort = 9800;  // port of pool-scheduler
 
@@ -31,4 +31,4 @@ struct PoolAddress {
 // ErrorCode::invalid: the message says what is wrong with the address.
 Result<PoolAddress> parse_pool_address(const std::string& text);
 
-}  // namespace gpupool::lease_client
+}  // namespace gpupool::pool

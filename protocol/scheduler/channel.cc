@@ -9,7 +9,7 @@
 #include "protocol/control/connect_failure.h"
 #include "protocol/transport/loopback.h"
 
-namespace gpupool::lease_client {
+namespace gpupool::pool {
 namespace {
 
 // The scheduler rejects pings more often than every 5 s.
@@ -80,4 +80,4 @@ std::string failure_text(const Scheduler& scheduler, const grpc::Status& status)
                                    : "host and port, and that pool-scheduler is running");
 }
 
-}  // namespace gpupool::lease_client
+}  // namespace gpupool::pool

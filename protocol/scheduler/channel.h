@@ -11,7 +11,7 @@
 #include "protocol/scheduler/address.h"
 #include "protocol/transport/transport.h"
 
-namespace gpupool::lease_client {
+namespace gpupool::pool {
 
 constexpr int kMostEventBytes = 4 << 20;  // limit for messages to pool-lease
 // Uses TLS with the files in `tls`, or with the system's authorities. Without TLS only to this host, or if
@@ -34,4 +34,4 @@ std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<
 // Explains a failed call to the user: the scheduler's message or, if no scheduler answered, what to check.
 std::string failure_text(const Scheduler& scheduler, const grpc::Status& status);
 
-}  // namespace gpupool::lease_client
+}  // namespace gpupool::pool

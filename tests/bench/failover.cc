@@ -133,7 +133,7 @@ class Holders {
  private:
   void take_one(std::minstd_rand& random, std::chrono::milliseconds longest) {
     static constexpr uint32_t kShares[] = {100, 300, 500, 1000};
-    auto address = lease_client::parse_pool_address(address_ + "?memory=8MiB");
+    auto address = pool::parse_pool_address(address_ + "?memory=8MiB");
     if (!address) throw std::runtime_error(address.error().message);
     const bool stays = longest == 0ms;
     address->request.set_gpus(!stays && random() % 8 == 0 ? 2 : 1);

@@ -23,7 +23,7 @@ void check(const std::string& text) {
       std::abort();
   }
   if (const auto list = transport::Endpoint::parse_list(text); list && list->empty()) std::abort();
-  if (const auto pool = lease_client::parse_pool_address(text)) {
+  if (const auto pool = pool::parse_pool_address(text)) {
     if (pool->schedulers.empty() || pool->request.gpus() == 0) std::abort();
   }
   if (const auto etcd = scheduler::etcd::parse_address("etcd://" + text)) {

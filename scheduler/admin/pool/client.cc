@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kBetweenRounds{200};
 
 pool::PoolAdmin::Stub& PoolClient::stub() {
   if (!stub_)
-    stub_ = pool::PoolAdmin::NewStub(lease_client::open_channel(
+    stub_ = pool::PoolAdmin::NewStub(pool::open_channel(
         settings_.address, settings_.address.schedulers[current_], settings_.tls, kMaxReplyBytes));
   return *stub_;
 }
@@ -37,7 +37,7 @@ void PoolClient::attempt(
     attach_token(context);
     status = call(stub(), context);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
-    const auto leader = lease_client::leader_of(context, schedulers);
+    const auto leader = pool::leader_of(context, schedulers);
     // A round tries each scheduler once, and the leader that one of them named.
     if (tries % (schedulers.size() + 1) == 0) {
       if (std::chrono::steady_clock::now() >= until) break;
@@ -63,8 +63,7 @@ void PoolClient::check(const grpc::Status& status) const {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Failure(kExitUnreachable, "the scheduler " + where + " does not answer");
     default:
-      throw Failure(kExitUnreachable,
-                    lease_client::failure_text(settings_.address.schedulers[current_], status));
+      throw Failure(kExitUnreachable, pool::failure_text(settings_.address.schedulers[current_], status));
   }
 }
 

@@ -17,7 +17,7 @@ namespace gpupool::admin {
 class PoolClient {
  public:
   struct Settings {
-    lease_client::PoolAddress address;
+    pool::PoolAddress address;
     std::string token;          // an operator's token; empty: none
     transport::TlsOptions tls;  // certificate files
   };

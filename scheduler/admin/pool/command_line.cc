@@ -34,12 +34,12 @@ constexpr const char* kNotes =
 
 PoolClient::Settings settings_of(const std::string& where, const std::string& token_file) {
   if (!token_file.empty() && !set_environment("GPUPOOL_TOKEN_FILE", token_file)) throw std::bad_alloc();
-  auto address = lease_client::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
+  auto address = pool::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
   if (!address) throw Failure(kExitUsage, "--scheduler: " + address.error().message);
   auto token = token_from_environment(
       [](const std::string& mistake) { std::fprintf(stderr, "pool-admin: %s\n", mistake.c_str()); });
   auto tls = tls_from_environment();
-  if (const auto checked = lease_client::check_files(tls); !checked)
+  if (const auto checked = pool::check_files(tls); !checked)
     throw Failure(kExitUsage, checked.error().message);
   return {std::move(*address), std::move(token), std::move(tls)};
 }

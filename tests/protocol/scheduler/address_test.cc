@@ -3,7 +3,7 @@
 #include "tests/support/catch.h"
 
 using namespace gpupool;
-using namespace gpupool::lease_client;
+using namespace gpupool::pool;
 
 namespace {
 
