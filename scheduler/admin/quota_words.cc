@@ -6,6 +6,7 @@
 
 #include "common/text/suggestion.h"
 #include "common/text/units.h"
+#include "protocol/control/pool_quota_kinds.h"
 #include "protocol/control/quota_fields.h"
 
 namespace gpupool::admin {
@@ -52,8 +53,9 @@ Error unknown_key(const std::string& key) {
   std::sort(words.begin(), words.end());
   std::string names;
   for (const std::string& word : words) names += (names.empty() ? "" : ", ") + word;
-  const bool of_pool =
-      key == "gpus" || key == "leases" || key == "waiting" || key == "weight" || key == "highest-priority";
+  std::string underscored = key;
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  const bool of_pool = pool::find_quota_kind(underscored) != nullptr;
   return wrong("unknown quota key '" + key + "'; valid keys: " + names +
                (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT"
                         : suggestion(key, {words.begin(), words.end()})));
@@ -86,27 +88,35 @@ Result<Quota> read_quota_words(const std::vector<std::string>& words) {
   return quota;
 }
 
-std::string quota_keys_help() {
+std::string help_on_keys(const std::vector<KeyExample>& keys) {
   std::string text = "Quota keys:";
-  std::set<std::string> done;
-  for (const quota::Kind& first : quota::kKinds) {
-    const std::string example = quota::example_of(first.unit);
-    if (!done.insert(example).second) continue;
+  for (size_t at = 0; at < keys.size();) {
+    const std::string& example = keys[at].example;
     std::vector<std::string> words;
-    for (const quota::Kind& kind : quota::kKinds) {
-      if (quota::example_of(kind.unit) == example) words.push_back(quota::word_of(kind) + ",");
+    for (; at < keys.size() && keys[at].example == example; ++at) words.push_back(keys[at].word + ",");
+    if (!example.empty()) {
+      words.back().back() = ' ';
+      // A single key stays on one line with its example.
+      if (words.size() > 1) words.back().pop_back(), words.emplace_back();
+      words.back() += "(" + example + "),";
     }
-    if (!example.empty()) words.back().pop_back();
-    // A single key stays on one line with its example.
-    if (!example.empty() && words.size() > 1)
-      words.push_back("(" + example + "),");
-    else if (!example.empty())
-      words.back() += " (" + example + "),";
     for (const std::string& word : words) append_word(word, text);
   }
   text.back() = ';';
   for (const char* const word : {"unlimited", "or", "0", "removes", "a", "limit."}) append_word(word, text);
   return text;
+}
+
+std::string quota_keys_help() {
+  std::vector<KeyExample> keys;
+  for (const quota::Kind& kind : quota::kKinds) {
+    const std::string example = quota::example_of(kind.unit);
+    // Keys with the same example follow each other.
+    const auto last = std::find_if(keys.rbegin(), keys.rend(),
+                                   [&](const KeyExample& key) { return key.example == example; });
+    keys.insert(last == keys.rend() ? keys.end() : last.base(), {quota::word_of(kind), example});
+  }
+  return help_on_keys(keys);
 }
 
 }  // namespace gpupool::admin

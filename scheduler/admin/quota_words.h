@@ -13,5 +13,11 @@ namespace gpupool::admin {
 Result<Quota> read_quota_words(const std::vector<std::string>& words);
 // Lists the keys with examples of their values, in several lines without a newline at the end.
 std::string quota_keys_help();
+// The same for any keys. Consecutive keys with the same example share it; empty: the value needs none.
+struct KeyExample {
+  std::string word;
+  std::string example;
+};
+std::string help_on_keys(const std::vector<KeyExample>& keys);
 
 }  // namespace gpupool::admin

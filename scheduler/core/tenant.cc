@@ -1,9 +1,10 @@
 #include "scheduler/core/tenant.h"
 
+#include "protocol/control/pool_quota_kinds.h"
+
 namespace gpupool::scheduler {
 namespace {
 
-constexpr uint32_t kUsualWaiting = 10'000;
 constexpr uint32_t kMaxWeight = 1000;
 constexpr uint32_t kDay = 86'400'000;
 
@@ -20,15 +21,7 @@ void Tenant::combine() {
 
 pool::TenantQuota default_quota() {
   pool::TenantQuota quota;
-  quota.set_compute_milli(0);
-  quota.set_memory_bytes(0);
-  quota.set_leases(0);
-  quota.set_waiting(kUsualWaiting);
-  quota.set_weight(1);
-  quota.set_highest_priority(lease::LATENCY_CRITICAL);
-  quota.set_to_device_bytes_per_second(0);
-  quota.set_to_host_bytes_per_second(0);
-  quota.set_sessions(0);
+  for (const pool::QuotaKind& kind : pool::kQuotaKinds) kind.set(quota, kind.initial);
   return quota;
 }
 

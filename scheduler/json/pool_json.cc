@@ -1,5 +1,7 @@
 #include "scheduler/json/pool_json.h"
 
+#include "protocol/control/pool_quota_kinds.h"
+
 namespace gpupool::pool {
 namespace {
 
@@ -188,15 +190,15 @@ Json json_of(const Waiting& waiting) {
 }
 
 Json json_of(const TenantQuota& quota) {
-  return {{"compute_milli", limit(quota.compute_milli())},
-          {"memory_bytes", limit(quota.memory_bytes())},
-          {"leases", limit(quota.leases())},
-          {"waiting", limit(quota.waiting())},
-          {"weight", quota.weight()},
-          {"highest_priority", text_of(quota.highest_priority())},
-          {"to_device_bytes_per_second", limit(quota.to_device_bytes_per_second())},
-          {"to_host_bytes_per_second", limit(quota.to_host_bytes_per_second())},
-          {"sessions", limit(quota.sessions())}};
+  Json json;
+  for (const QuotaKind& kind : kQuotaKinds) {
+    const uint64_t value = kind.get(quota);
+    if (kind.unit == QuotaUnit::priority)
+      json[kind.member] = text_of(static_cast<lease::Priority>(value));
+    else
+      json[kind.member] = kind.unit == QuotaUnit::weight ? Json(value) : limit(value);
+  }
+  return json;
 }
 
 Json json_of(const TenantState& tenant) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "common/settings/toml_values.h"
@@ -10,6 +9,7 @@
 #include "common/text/suggestion.h"
 #include "common/text/units.h"
 #include "common/token/token.h"
+#include "protocol/control/pool_quota_kinds.h"
 #include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
 
@@ -45,56 +45,48 @@ Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std
   return parse(*text);
 }
 
+Result<uint64_t> read_value(pool::QuotaUnit unit, const toml::node& node) {
+  switch (unit) {
+    case pool::QuotaUnit::gpus: {
+      const auto number = node.is_number() ? node.value<double>() : std::nullopt;
+      if (!number || !(*number >= 0 && *number <= 1e9))
+        return wrong("must be a number of GPUs, like 2 or 0.5");
+      return static_cast<uint64_t>(std::llround(*number * kWholeGpu));
+    }
+    case pool::QuotaUnit::priority: {
+      const auto named = pool::parse_priority(node.value_exact<std::string>().value_or(""));
+      if (!named) return wrong(std::string("must be ") + pool::kPriorityNames);
+      return static_cast<uint64_t>(*named);
+    }
+    case pool::QuotaUnit::memory: return to_number(node, parse_memory);
+    case pool::QuotaUnit::rate: return to_number(node, parse_rate);
+    case pool::QuotaUnit::count:
+    case pool::QuotaUnit::weight: break;
+  }
+  return to_number(node, nullptr);
+}
+
+Error unknown_key(const std::string& key) {
+  std::vector<std::string_view> keys;
+  std::string names;
+  for (const pool::QuotaKind& kind : pool::kQuotaKinds) {
+    keys.push_back(kind.key);
+    names += (names.empty() ? "" : ", ") + std::string(kind.key);
+  }
+  return wrong("unknown key; valid keys: " + names + suggestion(key, keys));
+}
+
 Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuota& quota) {
   std::replace(key.begin(), key.end(), '-', '_');  // pool-admin writes hyphens
-  const auto set = [&](auto change, uint64_t highest,
-                       Result<uint64_t> (*parse)(std::string_view) = nullptr) -> Result<void> {
-    const auto number = to_number(node, parse);
-    if (!number) return number.error();
-    if (*number > highest) return wrong("is too large");
-    change(*number);
-    return {};
-  };
-  constexpr uint64_t kMost32 = std::numeric_limits<uint32_t>::max(),
-                     kMost64 = std::numeric_limits<uint64_t>::max();
-  if (key == "compute_milli")
-    return set([&](uint64_t n) { quota.set_compute_milli(n); },
-               kMost64);  // for configurations of earlier versions
-  if (key == "gpus") {
-    const auto number = node.is_number() ? node.value<double>() : std::nullopt;
-    if (!number || !(*number >= 0 && *number <= 1e9)) return wrong("must be a number of GPUs, like 2 or 0.5");
-    quota.set_compute_milli(static_cast<uint64_t>(std::llround(*number * kWholeGpu)));
-    return {};
-  }
-  if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, parse_memory);
-  if (key == "leases") return set([&](uint64_t n) { quota.set_leases(static_cast<uint32_t>(n)); }, kMost32);
-  if (key == "waiting") return set([&](uint64_t n) { quota.set_waiting(static_cast<uint32_t>(n)); }, kMost32);
-  if (key == "weight") return set([&](uint64_t n) { quota.set_weight(static_cast<uint32_t>(n)); }, kMost32);
-  if (key == "sessions")
-    return set([&](uint64_t n) { quota.set_sessions(static_cast<uint32_t>(n)); }, kMost32);
-  if (key == "bandwidth_to_device")
-    return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, parse_rate);
-  if (key == "bandwidth_to_host")
-    return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, parse_rate);
-  if (key == "highest_priority") {
-    const auto named = pool::parse_priority(node.value_exact<std::string>().value_or(""));
-    if (!named) return wrong(std::string("must be ") + pool::kPriorityNames);
-    quota.set_highest_priority(*named);
-    return {};
-  }
   if (key == "compute") return wrong("use gpus instead: gpus = 0.5 is half of a GPU");
-  static const std::vector<std::string_view> keys{"gpus",
-                                                  "memory",
-                                                  "leases",
-                                                  "waiting",
-                                                  "weight",
-                                                  "sessions",
-                                                  "highest_priority",
-                                                  "bandwidth_to_device",
-                                                  "bandwidth_to_host"};
-  std::string names;
-  for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
-  return wrong("unknown key; valid keys: " + names + suggestion(key, keys));
+  const bool in_milli = key == "compute_milli";  // in configurations of earlier versions
+  const pool::QuotaKind* const kind = pool::find_quota_kind(in_milli ? "gpus" : key);
+  if (!kind) return unknown_key(key);
+  const auto value = in_milli ? to_number(node, nullptr) : read_value(kind->unit, node);
+  if (!value) return value.error();
+  if (*value > kind->highest()) return wrong("is too large");
+  kind->set(quota, *value);
+  return {};
 }
 
 Result<pool::TenantQuota> read_quota(const toml::node& node) {

@@ -5,13 +5,16 @@
 #include <cstdio>
 #include <functional>
 #include <new>
+#include <vector>
 
 #include "common/settings/command_line.h"
 #include "common/version.h"
+#include "protocol/control/pool_quota_kinds.h"
 #include "protocol/environment.h"
 #include "protocol/scheduler/channel.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
+#include "scheduler/admin/quota_words.h"
 
 namespace gpupool::admin {
 namespace {
@@ -22,15 +25,18 @@ constexpr const char* kAbout =
     "It authenticates with an operator's token. Without --scheduler and GPUPOOL_SCHEDULER it administers a "
     "poold on this host.";
 constexpr const char* kNotes =
-    "Quota keys: gpus (2, 0.5), memory (64GiB), leases, waiting, weight (1 to 1000), highest-priority (low, "
-    "normal, high),\n"
-    "bandwidth-to-device, bandwidth-to-host (1GB/s), sessions; unlimited or 0 removes a limit.\n"
     "Policy keys: placement, preemption (on, off), grace, hold, token, heartbeat, node-lost (seconds), "
     "backfill.\n"
     "GPUPOOL_TLS_CA names the CA certificate for the scheduler.\n"
     "Exit status: 0: success; 1: rejected by the scheduler, health: not the leader; 2: usage error; 3: "
     "scheduler cannot be reached.\n"
     "docs/operations.md describes the commands and the JSON fields.";
+
+std::string help_on_quotas() {
+  std::vector<KeyExample> keys;
+  for (const pool::QuotaKind& kind : pool::kQuotaKinds) keys.push_back({kind.word(), kind.example});
+  return help_on_keys(keys);
+}
 
 PoolClient::Settings settings_of(const std::string& where, const std::string& token_file) {
   if (!token_file.empty() && !set_environment("GPUPOOL_TOKEN_FILE", token_file)) throw std::bad_alloc();
@@ -48,7 +54,7 @@ PoolClient::Settings settings_of(const std::string& where, const std::string& to
 
 int run_for_pool(int count, char** words) {
   CLI::App app(kAbout, "pool-admin");
-  app.footer(kNotes);
+  app.footer(help_on_quotas() + "\n" + kNotes);
   app.set_version_flag("--version", std::string("pool-admin ") + kVersion);
   app.require_subcommand(1);
   app.fallthrough();  // allow options after the command

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "protocol/control/pool_quota_kinds.h"
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/format.h"
 #include "scheduler/admin/table.h"
@@ -57,6 +58,18 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
     return std::string(pool::text_of(lease.end())) + left;
   }
   return lease.held() ? "held" : "disconnected, " + age_text(now_ms, lease.hold_until_ms()) + " left";
+}
+
+std::string value_text(pool::QuotaUnit unit, uint64_t value) {
+  switch (unit) {
+    case pool::QuotaUnit::gpus: return value == 0 ? "-" : gpus_of(value);
+    case pool::QuotaUnit::memory: return limit_text(value);
+    case pool::QuotaUnit::rate: return rate_text(value);
+    case pool::QuotaUnit::count: return count_text(static_cast<uint32_t>(value));
+    case pool::QuotaUnit::weight: break;
+    case pool::QuotaUnit::priority: return pool::text_of(static_cast<lease::Priority>(value));
+  }
+  return std::to_string(value);
 }
 
 }  // namespace
@@ -190,25 +203,18 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantSt
 }
 
 std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width) {
-  Table table({{"TENANT", false, 8},
-               {"GPUS", true},
-               {"MEMORY", true},
-               {"LEASES", true},
-               {"WAITING", true},
-               {"WEIGHT", true},
-               {"HIGHEST PRIORITY"},
-               {"TO DEVICE", true, 0, 50},
-               {"TO HOST", true, 0, 50},
-               {"SESSIONS", true, 0, 60},
-               {"SOURCE"}});
+  std::vector<Table::Column> columns{{"TENANT", false, 8}};
+  for (const pool::QuotaKind& kind : pool::kQuotaKinds)
+    columns.push_back({kind.title, kind.unit != pool::QuotaUnit::priority, 0, kind.importance});
+  columns.push_back({"SOURCE"});
+  Table table(columns);
   for (const auto& tenant : tenants) {
     if (!tenant.configured()) continue;
-    const auto& quota = tenant.quota();
-    table.add({tenant.name(), quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()),
-               limit_text(quota.memory_bytes()), count_text(quota.leases()), count_text(quota.waiting()),
-               std::to_string(quota.weight()), pool::text_of(quota.highest_priority()),
-               rate_text(quota.to_device_bytes_per_second()), rate_text(quota.to_host_bytes_per_second()),
-               count_text(quota.sessions()), tenant.quota_set() ? "operator" : ""});
+    std::vector<std::string> row{tenant.name()};
+    for (const pool::QuotaKind& kind : pool::kQuotaKinds)
+      row.push_back(value_text(kind.unit, kind.get(tenant.quota())));
+    row.push_back(tenant.quota_set() ? "operator" : "");
+    table.add(row);
   }
   return table.text(width);
 }

@@ -9,6 +9,7 @@
 
 #include "common/text/suggestion.h"
 #include "common/text/units.h"
+#include "protocol/control/pool_quota_kinds.h"
 #include "protocol/control/priority.h"
 
 namespace gpupool::admin {
@@ -28,44 +29,52 @@ using Read = std::function<Result<void>(const std::string& value, T& out)>;
 template <class T>
 using Keys = std::map<std::string, Read<T>>;
 
-template <class T>
-Read<T> bytes(void (T::*set)(uint64_t), Result<uint64_t> (*parse)(std::string_view)) {
-  return [set, parse](const std::string& value, T& out) -> Result<void> {
-    const auto read = value == kUnlimited ? Result<uint64_t>(0) : parse(value);
+Result<uint32_t> parse_number(const std::string& value, double unit) {
+  if (value == kUnlimited) return uint32_t{0};
+  double read = 0;
+  const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
+  const bool good = !value.empty() && parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
+  const double scaled = std::round(read * unit);
+  if (!good || !(scaled >= 0 && scaled <= UINT32_MAX) || (unit == 1 && read != scaled))
+    return wrong("'" + value + "' is not " + (unit == 1 ? "an integer" : "a number of seconds"));
+  return static_cast<uint32_t>(scaled);
+}
+
+Read<Policy> number(void (Policy::*set)(uint32_t), double unit = 1) {
+  return [set, unit](const std::string& value, Policy& out) -> Result<void> {
+    const auto read = parse_number(value, unit);
     if (!read) return read.error();
     (out.*set)(*read);
     return {};
   };
 }
 
-template <class T>
-Read<T> number(void (T::*set)(uint32_t), double unit = 1) {
-  return [set, unit](const std::string& value, T& out) -> Result<void> {
-    double read = 0;
-    const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
-    const bool good = !value.empty() && parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
-    const double scaled = std::round(read * unit);
-    if (value != kUnlimited &&
-        (!good || !(scaled >= 0 && scaled <= UINT32_MAX) || (unit == 1 && read != scaled))) {
-      return wrong("'" + value + "' is not " + (unit == 1 ? "an integer" : "a number of seconds"));
-    }
-    (out.*set)(value == kUnlimited ? 0 : static_cast<uint32_t>(scaled));
-    return {};
-  };
+Result<uint64_t> parse_limit(pool::QuotaUnit unit, const std::string& value) {
+  if (unit == pool::QuotaUnit::priority) {
+    const auto named = pool::parse_priority(value);
+    if (!named) return wrong("'" + value + "' is not " + pool::kPriorityNames);
+    return static_cast<uint64_t>(*named);
+  }
+  if (value == kUnlimited) return uint64_t{0};
+  if (unit == pool::QuotaUnit::gpus) return parse_gpus(value);
+  if (unit == pool::QuotaUnit::memory) return parse_memory(value);
+  if (unit == pool::QuotaUnit::rate) return parse_rate(value);
+  const auto number = parse_number(value, 1);
+  if (!number) return number.error();
+  return uint64_t{*number};
 }
 
-Result<void> gpus(const std::string& value, TenantQuota& out) {
-  const auto milli = value == kUnlimited ? Result<uint64_t>(0) : parse_gpus(value);
-  if (!milli) return milli.error();
-  out.set_compute_milli(*milli);
-  return {};
-}
-
-Result<void> priority(const std::string& value, TenantQuota& out) {
-  const auto named = pool::parse_priority(value);
-  if (!named) return wrong("'" + value + "' is not " + pool::kPriorityNames);
-  out.set_highest_priority(*named);
-  return {};
+Keys<TenantQuota> quota_keys() {
+  Keys<TenantQuota> keys;
+  for (const pool::QuotaKind& kind : pool::kQuotaKinds) {
+    keys[kind.word()] = [&kind](const std::string& value, TenantQuota& out) -> Result<void> {
+      const auto read = parse_limit(kind.unit, value);
+      if (!read) return read.error();
+      kind.set(out, *read);
+      return {};
+    };
+  }
+  return keys;
 }
 
 Result<void> preemption(const std::string& value, Policy& out) {
@@ -116,17 +125,7 @@ Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys,
 }  // namespace
 
 Result<TenantQuota> read_tenant_quota(const std::vector<std::string>& words) {
-  static const Keys<TenantQuota> keys{
-      {"gpus", gpus},
-      {"memory", bytes(&TenantQuota::set_memory_bytes, &parse_memory)},
-      {"leases", number(&TenantQuota::set_leases)},
-      {"waiting", number(&TenantQuota::set_waiting)},
-      {"weight", number(&TenantQuota::set_weight)},
-      {"highest-priority", priority},
-      {"bandwidth-to-device", bytes(&TenantQuota::set_to_device_bytes_per_second, &parse_rate)},
-      {"bandwidth-to-host", bytes(&TenantQuota::set_to_host_bytes_per_second, &parse_rate)},
-      {"sessions", number(&TenantQuota::set_sessions)},
-  };
+  static const Keys<TenantQuota> keys = quota_keys();
   return read_words(words, keys, "a tenant's quota");
 }
 
