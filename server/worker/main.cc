@@ -36,7 +36,7 @@
 #include "server/worker/memory/memory_use.h"
 #include "server/worker/sandbox/sandbox.h"
 #include "server/worker/session/control.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/run_session.h"
 
 namespace gpupool::worker {
 namespace {

@@ -32,7 +32,7 @@
 #include "server/quota/turn_word.h"
 #include "server/worker/compute/compute_lane.h"
 #include "server/worker/session/dump.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 #include "server/worker/session/waits.h"
 
 namespace gpupool::worker {

@@ -10,7 +10,7 @@
 
 #include "protocol/driver/cuda_header.h"
 #include "server/quota/partitions.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 #include "server/worker/session/thread_activity.h"
 
 namespace gpupool::worker {

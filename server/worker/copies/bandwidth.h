@@ -11,7 +11,7 @@
 
 #include "protocol/transport/transport.h"
 #include "server/worker/session/outbox.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 

@@ -24,7 +24,7 @@
 #include "server/worker/copies/bulk_copy.h"
 #include "server/worker/session/dump.h"
 #include "server/worker/session/outbox.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 

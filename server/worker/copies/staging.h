@@ -17,7 +17,7 @@
 #include "protocol/transport/direct_memory.h"
 #include "server/worker/session/contexts.h"
 #include "server/worker/session/dump.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 

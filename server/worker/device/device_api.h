@@ -3,7 +3,7 @@
 // null. Any thread.
 #pragma once
 #include "protocol/driver/cuda_header.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 #include "server/worker/session/thread_activity.h"
 
 // Names of the functions, for DeviceApi's members and their lookup.

@@ -9,7 +9,7 @@
 
 #include "protocol/driver/cuda_header.h"
 #include "server/worker/images/postponed_unloads.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 #include "server/worker/session/thread_activity.h"
 
 // clang-format off

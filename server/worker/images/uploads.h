@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 

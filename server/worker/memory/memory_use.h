@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "protocol/control/hello.pb.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 

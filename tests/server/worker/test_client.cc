@@ -16,7 +16,7 @@
 #include "protocol/transport/transport.h"
 #include "protocol/wire/copies.h"
 #include "server/worker/handlers/call_rows.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/run_session.h"
 
 namespace gpupool::worker::test {
 namespace {

@@ -18,7 +18,7 @@
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/session/control.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 #include "tests/server/worker/fake_driver.h"
 #include "tests/support/fake_direct_memory.h"
 

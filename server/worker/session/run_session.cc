@@ -1,4 +1,4 @@
-#include "server/worker/session/session.h"
+#include "server/worker/session/run_session.h"
 
 #include <condition_variable>
 #include <cstdlib>
