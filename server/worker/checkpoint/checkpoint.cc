@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {

@@ -19,11 +19,11 @@
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 class Checkpoint {
  public:
-  explicit Checkpoint(Executor& session) : session_(session) {}
+  explicit Checkpoint(Session& session) : session_(session) {}
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
@@ -52,7 +52,7 @@ class Checkpoint {
   // Requires mutex_.
   void answer(CUresult result);
 
-  Executor& session_;
+  Session& session_;
   std::atomic<bool> wanted_{false};  // poold has asked to lock the session
 
   std::mutex mutex_;  // guards the rest

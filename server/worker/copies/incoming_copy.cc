@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {
@@ -18,8 +18,7 @@ constexpr std::chrono::milliseconds kChunkTime{20};
 
 }  // namespace
 
-IncomingCopy::IncomingCopy(Executor& session, uint64_t sequence, ContextState* context,
-                           const DeviceRows& rows)
+IncomingCopy::IncomingCopy(Session& session, uint64_t sequence, ContextState* context, const DeviceRows& rows)
     : BulkCopy(context, rows, true),
       session_(session),
       sequence_(sequence),

@@ -4,12 +4,12 @@
 
 #include "protocol/wire/copies.h"
 #include "server/worker/copies/bulk_connections.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 #include "server/worker/sharing/peer.h"
 
 namespace gpupool::worker {
 
-OutgoingCopy::OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows,
+OutgoingCopy::OutgoingCopy(Session& session, Way way, ContextState& context, const DeviceRows& rows,
                            uint64_t sequence, CUresult reply)
     : BulkCopy(&context, rows, false),
       session_(session),
@@ -22,7 +22,7 @@ OutgoingCopy::~OutgoingCopy() {
   if (reached_) events_->give(reached_);
 }
 
-CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows,
+CUresult OutgoingCopy::start(Session& session, Way way, StreamState& stream, const DeviceRows& rows,
                              uint64_t sequence, CUresult reply) {
   auto copy = std::make_shared<OutgoingCopy>(session, way, *stream.context, rows, sequence, reply);
   const bool direct =

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 
 using Move = RemoteMemory::Move;
 
-RemoteCopy::RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client,
+RemoteCopy::RemoteCopy(Session& session, ContextState& context, const DeviceRows& rows, const Client& client,
                        uint64_t sequence, CUresult reply)
     : BulkCopy(&context, rows, client.to_device),
       session_(session),
@@ -21,7 +21,7 @@ RemoteCopy::~RemoteCopy() {
   if (reached_) events_->give(reached_);
 }
 
-CUresult RemoteCopy::start(Executor& session, StreamState& stream, const DeviceRows& rows,
+CUresult RemoteCopy::start(Session& session, StreamState& stream, const DeviceRows& rows,
                            const Client& client, uint64_t sequence, CUresult reply) {
   auto copy = std::make_shared<RemoteCopy>(session, *stream.context, rows, client, sequence, reply);
   const bool direct =

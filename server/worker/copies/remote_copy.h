@@ -21,7 +21,7 @@
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 class RemoteCopy final : public BulkCopy,
                          public RemoteMemory::Copy,
@@ -34,9 +34,9 @@ class RemoteCopy final : public BulkCopy,
     bool orders_streams = false;  // kCopyOrdersStreams
   };
   // Registers the copy and enqueues its device part in `stream`. After an error nothing is registered.
-  static CUresult start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client,
+  static CUresult start(Session& session, StreamState& stream, const DeviceRows& rows, const Client& client,
                         uint64_t sequence, CUresult reply);
-  RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client,
+  RemoteCopy(Session& session, ContextState& context, const DeviceRows& rows, const Client& client,
              uint64_t sequence, CUresult reply);
   ~RemoteCopy() override;
 
@@ -59,7 +59,7 @@ class RemoteCopy final : public BulkCopy,
   void release();
   StagingChunk* chunk_of(uint64_t piece);
 
-  Executor& session_;
+  Session& session_;
   const Client client_;
   const uint64_t sequence_;
   const CUresult reply_;           // deferred error of an earlier command, reported if this copy succeeds

@@ -5,7 +5,7 @@
 #include "protocol/wire/graphs.h"
 #include "server/worker/graphs/graph_work.h"
 #include "server/worker/graphs/graphs.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 

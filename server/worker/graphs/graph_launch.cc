@@ -9,7 +9,7 @@
 
 #include "server/worker/graphs/graphs.h"
 #include "server/worker/handlers/host_function.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 

@@ -5,7 +5,7 @@
 #include "protocol/calls/graph_edges.h"
 #include "protocol/wire/commands.h"
 #include "server/worker/handlers/launch.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {
@@ -31,7 +31,7 @@ std::optional<uint64_t> extent(uint64_t pitch, uint64_t slice_rows, uint64_t wid
 
 }  // namespace
 
-std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode& head, wire::Reader body) {
+std::optional<CUresult> NodeWork::read(Session& session, const wire::GraphNode& head, wire::Reader body) {
   using Kind = wire::GraphNodeKind;
   kind = head.kind;
   if (kind > Kind::conditional) return std::nullopt;
@@ -59,7 +59,7 @@ std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode&
                                                                     : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader body) {
+std::optional<CUresult> NodeWork::read_kernel(Session& session, wire::Reader body) {
   const auto read = commands::read_launch(body);
   if (!read) return std::nullopt;
 #if CUDA_VERSION >= 12000
@@ -117,7 +117,7 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
 #endif
 }
 
-std::optional<CUresult> NodeWork::read_fill(Executor& session, wire::Reader body) {
+std::optional<CUresult> NodeWork::read_fill(Session& session, wire::Reader body) {
   const auto asked = body.get<wire::GraphFill>();
   if (!body.finished()) return std::nullopt;
   if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
@@ -139,7 +139,7 @@ std::optional<CUresult> NodeWork::read_fill(Executor& session, wire::Reader body
   return CUDA_SUCCESS;
 }
 
-std::optional<CUresult> NodeWork::read_copy(Executor& session, wire::Reader body) {
+std::optional<CUresult> NodeWork::read_copy(Session& session, wire::Reader body) {
   if (body.remaining() == sizeof(CUDA_MEMCPY3D)) {
     copy = body.get<CUDA_MEMCPY3D>();
     if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
@@ -167,7 +167,7 @@ std::optional<CUresult> NodeWork::read_copy(Executor& session, wire::Reader body
   return CUDA_SUCCESS;
 }
 
-std::optional<CUresult> NodeWork::read_condition(Executor& session, wire::Reader body) {
+std::optional<CUresult> NodeWork::read_condition(Session& session, wire::Reader body) {
   if (kind == wire::GraphNodeKind::condition) {
     condition = body.get<wire::GraphCondition>();
     if (condition.at_launch > 1) return std::nullopt;
@@ -185,7 +185,7 @@ std::optional<CUresult> NodeWork::read_condition(Executor& session, wire::Reader
                                                                     : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-std::optional<CUresult> NodeWork::read_operations(Executor& session, wire::Reader body) {
+std::optional<CUresult> NodeWork::read_operations(Session& session, wire::Reader body) {
   const size_t bytes = body.remaining(), count = bytes / sizeof(CUstreamBatchMemOpParams);
   if (!body.ok() || count == 0 || count > kMostOperations || bytes % sizeof(CUstreamBatchMemOpParams) != 0)
     return std::nullopt;

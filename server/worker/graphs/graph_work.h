@@ -13,7 +13,7 @@
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 struct NodeWork {
   NodeWork() = default;
@@ -22,7 +22,7 @@ struct NodeWork {
 
   // Reads and checks the body of a node, and makes the node's context current. Returns nullopt if the body is
   // malformed.
-  std::optional<CUresult> read(Executor& session, const wire::GraphNode& head, wire::Reader body);
+  std::optional<CUresult> read(Session& session, const wire::GraphNode& head, wire::Reader body);
 
   wire::GraphNodeKind kind = wire::GraphNodeKind::empty;
   ContextState* context = nullptr;
@@ -47,11 +47,11 @@ struct NodeWork {
   std::span<std::byte> parameters() { return {parameters_.data(), parameter_bytes_}; }
 
  private:
-  std::optional<CUresult> read_kernel(Executor& session, wire::Reader body);
-  std::optional<CUresult> read_fill(Executor& session, wire::Reader body);
-  std::optional<CUresult> read_copy(Executor& session, wire::Reader body);
-  std::optional<CUresult> read_operations(Executor& session, wire::Reader body);
-  std::optional<CUresult> read_condition(Executor& session, wire::Reader body);
+  std::optional<CUresult> read_kernel(Session& session, wire::Reader body);
+  std::optional<CUresult> read_fill(Session& session, wire::Reader body);
+  std::optional<CUresult> read_copy(Session& session, wire::Reader body);
+  std::optional<CUresult> read_operations(Session& session, wire::Reader body);
+  std::optional<CUresult> read_condition(Session& session, wire::Reader body);
 
   std::vector<std::byte> parameters_;
   size_t parameter_bytes_ = 0;

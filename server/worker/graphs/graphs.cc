@@ -4,7 +4,7 @@
 
 #include "protocol/calls/graph_edges.h"
 #include "server/worker/graphs/graph_work.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 

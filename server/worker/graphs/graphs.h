@@ -29,7 +29,7 @@
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 constexpr size_t kMaxGraphs = 1u << 16;        // per session, including executable graphs
 constexpr uint64_t kMaxGraphEdges = 4u << 20;  // in all graphs of a session
@@ -43,7 +43,7 @@ struct NodeWork;  // graph_work.h
 
 class Graphs {
  public:
-  explicit Graphs(Executor& session) : session_(session) {}
+  explicit Graphs(Session& session) : session_(session) {}
   ~Graphs();
 
   // Appends nodes to a graph, which is created if needed. Returns false if they are malformed.
@@ -82,7 +82,7 @@ class Graphs {
     uint32_t level = 0;
     bool depends_on_part_work = false;  // depends on device work in its own part
     ContextState* context = nullptr;
-    CUevent event = nullptr;    // held in Executor::events
+    CUevent event = nullptr;    // held in Session::events
     uint64_t event_handle = 0;  // the client's handle
     uint64_t callback = 0;      // id of a client node, which is in callbacks_
     bool names_array = false;
@@ -183,7 +183,7 @@ class Graphs {
   template <class F>
   void give_up(F&& which);
 
-  Executor& session_;
+  Session& session_;
   std::unordered_map<uint64_t, Owner> graphs_;
   std::unordered_set<uint64_t> callbacks_;
   std::vector<std::shared_ptr<Launch>> launches_;

@@ -6,7 +6,7 @@ namespace gpupool::worker::commands {
 
 using cuda::Kind;
 
-Outcome destroy_array(Executor& session, Command& command) {
+Outcome destroy_array(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyArray>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -28,7 +28,7 @@ Outcome destroy_array(Executor& session, Command& command) {
   return Outcome::parked();
 }
 
-Outcome array_part(Executor& session, Command& command) {
+Outcome array_part(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ArrayPart>(command);
   if (!body || cuda::kind_of(body->handle) != Kind::array) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -46,7 +46,7 @@ Outcome array_part(Executor& session, Command& command) {
   return session.table.broken() ? Outcome::malformed("an invalid new handle") : Outcome(CUDA_SUCCESS);
 }
 
-Outcome get_reference(Executor& session, Command& command) {
+Outcome get_reference(Session& session, Command& command) {
   const auto body = command.body.get<wire::GetReference>();
   const std::string name(command.body.get_text());
   const Kind kind = cuda::kind_of(body.handle);
@@ -72,7 +72,7 @@ Outcome get_reference(Executor& session, Command& command) {
   return session.table.broken() ? Outcome::malformed("an invalid new handle") : Outcome(CUDA_SUCCESS);
 }
 
-Outcome set_border_color(Executor& session, Command& command) {
+Outcome set_border_color(Session& session, Command& command) {
   auto body = read_exact_body<wire::SetBorderColor>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;

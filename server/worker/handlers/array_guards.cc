@@ -3,7 +3,7 @@
 
 #include "protocol/calls/array_bytes.h"
 #include "protocol/calls/codec.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker::guards {
 namespace {
@@ -13,7 +13,7 @@ using cuda::Kind;
 // Replaces the client's handle, which the client sends in place of an object, by the driver's object.
 template <class Object>
 bool resolve(Kind kind, Object& object) {
-  const auto found = t_executor->table.resolve(kind, cuda::handle_bits(object));
+  const auto found = t_session->table.resolve(kind, cuda::handle_bits(object));
   if (found) object = static_cast<Object>(*found);
   return found.has_value();
 }
@@ -38,21 +38,21 @@ CUresult resolve(const CUDA_RESOURCE_DESC& asked, CUDA_RESOURCE_DESC* resource) 
 }
 
 CUresult destroy_object(bool surface, unsigned long long number) {
-  Arrays& arrays = t_executor->arrays;
+  Arrays& arrays = t_session->arrays;
   if (!arrays.forget_object(surface, number)) return CUDA_ERROR_INVALID_VALUE;
   return unload_after_kept_commands(
-      t_executor->contexts.current()->object, PostponedUnloads::kNoHandle,
+      t_session->contexts.current()->object, PostponedUnloads::kNoHandle,
       [&arrays, surface, number] { return arrays.destroy_object(surface, number); });
 }
 
 }  // namespace
 
 CUresult create_array(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
-  return array && shape ? t_executor->arrays.create(array, *shape) : CUDA_ERROR_INVALID_VALUE;
+  return array && shape ? t_session->arrays.create(array, *shape) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult create_mipmapped_array(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape,
                                 unsigned levels) {
-  return array && shape ? t_executor->arrays.create(array, *shape, levels) : CUDA_ERROR_INVALID_VALUE;
+  return array && shape ? t_session->arrays.create(array, *shape, levels) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* asked,
@@ -60,7 +60,7 @@ CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* asked,
   if (!object || !asked || !texture) return CUDA_ERROR_INVALID_VALUE;
   CUDA_RESOURCE_DESC resource;
   const CUresult result = resolve(*asked, &resource);
-  return result == CUDA_SUCCESS ? t_executor->arrays.create_texture(object, resource, texture, view) : result;
+  return result == CUDA_SUCCESS ? t_session->arrays.create_texture(object, resource, texture, view) : result;
 }
 CUresult destroy_texture(CUtexObject object) {
   return destroy_object(false, object);
@@ -69,7 +69,7 @@ CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* asked) {
   if (!object || !asked) return CUDA_ERROR_INVALID_VALUE;
   CUDA_RESOURCE_DESC resource;
   const CUresult result = resolve(*asked, &resource);
-  return result == CUDA_SUCCESS ? t_executor->arrays.create_surface(object, resource) : result;
+  return result == CUDA_SUCCESS ? t_session->arrays.create_surface(object, resource) : result;
 }
 CUresult destroy_surface(CUsurfObject object) {
   return destroy_object(true, object);
@@ -77,29 +77,29 @@ CUresult destroy_surface(CUsurfObject object) {
 
 CUresult create_reference(CUtexref* reference) {
   if (!reference) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = t_executor->guarded.cuTexRefCreate(reference);
-  if (result == CUDA_SUCCESS) t_executor->arrays.reference_made(*reference);
+  const CUresult result = t_session->guarded.cuTexRefCreate(reference);
+  if (result == CUDA_SUCCESS) t_session->arrays.reference_made(*reference);
   return result;
 }
 // A reference obtained from a module is destroyed with the module only.
 CUresult destroy_reference(CUtexref reference) {
-  return t_executor->arrays.forget_reference(reference) ? t_executor->guarded.cuTexRefDestroy(reference)
-                                                        : CUDA_ERROR_INVALID_HANDLE;
+  return t_session->arrays.forget_reference(reference) ? t_session->guarded.cuTexRefDestroy(reference)
+                                                       : CUDA_ERROR_INVALID_HANDLE;
 }
 template <class Bind, class Reference, class Array>
 CUresult bind(Bind bind, Reference reference, Array array, unsigned flags) {
   const CUresult result = bind(reference, array, flags);
-  if (result == CUDA_SUCCESS) t_executor->arrays.mark_named_by_reference(array);
+  if (result == CUDA_SUCCESS) t_session->arrays.mark_named_by_reference(array);
   return result;
 }
 CUresult bind_array(CUtexref reference, CUarray array, unsigned flags) {
-  return bind(t_executor->guarded.cuTexRefSetArray, reference, array, flags);
+  return bind(t_session->guarded.cuTexRefSetArray, reference, array, flags);
 }
 CUresult bind_mipmapped_array(CUtexref reference, CUmipmappedArray array, unsigned flags) {
-  return bind(t_executor->guarded.cuTexRefSetMipmappedArray, reference, array, flags);
+  return bind(t_session->guarded.cuTexRefSetMipmappedArray, reference, array, flags);
 }
 CUresult bind_surface(CUsurfref reference, CUarray array, unsigned flags) {
-  return bind(t_executor->guarded.cuSurfRefSetArray, reference, array, flags);
+  return bind(t_session->guarded.cuSurfRefSetArray, reference, array, flags);
 }
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address,
                    size_t pitch) {
@@ -109,8 +109,8 @@ CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdev
                     !__builtin_mul_overflow(
                         shape->Width, uint64_t{cuda::texel_bytes(shape->Format, shape->NumChannels)}, &row) &&
                     row <= pitch;
-  if (!sane || !t_executor->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return t_executor->guarded.cuTexRefSetAddress2D_v3(reference, shape, address, pitch);
+  if (!sane || !t_session->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return t_session->guarded.cuTexRefSetAddress2D_v3(reference, shape, address, pitch);
 }
 
 bool resolve_array(CUarray& array) {

@@ -22,14 +22,14 @@ DeviceRows rows_of(const wire::BulkCopy& copy) {
 }
 
 // A reply ends every copy. If the command does not want a reply, its error is also deferred to a later reply.
-Outcome fail(Executor& session, const Command& command, CUresult why) {
+Outcome fail(Session& session, const Command& command, CUresult why) {
   if (!command.wants_reply()) session.outbox.send(wire::MessageKind::reply, why, command.header.sequence);
   return why;
 }
 
 }  // namespace
 
-void announce_bulk_to_device(Executor& session, const Command& command, const CommandOrder& order) {
+void announce_bulk_to_device(Session& session, const Command& command, const CommandOrder& order) {
   wire::Reader body = command.body;
   const auto copy = body.get<wire::BulkCopy>();
   if (!body.finished() || !sane(copy)) return;
@@ -43,7 +43,7 @@ void announce_bulk_to_device(Executor& session, const Command& command, const Co
   session.copies.announce(command.header.sequence, announced);
 }
 
-Outcome bulk_to_device(Executor& session, Command& command) {
+Outcome bulk_to_device(Session& session, Command& command) {
   const uint64_t sequence = command.header.sequence;
   auto incoming = std::dynamic_pointer_cast<IncomingCopy>(session.copies.take_announced(sequence));
   const auto copy = read_exact_body<wire::BulkCopy>(command);
@@ -74,7 +74,7 @@ Outcome bulk_to_device(Executor& session, Command& command) {
   return result;
 }
 
-Outcome bulk_from_device(Executor& session, Command& command) {
+Outcome bulk_from_device(Session& session, Command& command) {
   const auto copy = read_exact_body<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || copy->flags != 0) return bad_body();
   session.enter(command);
@@ -96,7 +96,7 @@ Outcome bulk_from_device(Executor& session, Command& command) {
 namespace {
 
 // A copy between the device and memory that the client has registered.
-Outcome direct_copy(Executor& session, Command& command, bool to_device) {
+Outcome direct_copy(Session& session, Command& command, bool to_device) {
   const auto copy = read_exact_body<wire::DirectCopy>(command);
   const uint32_t allowed = to_device ? wire::kCopyOrdersStreams | wire::kCopyPassesOthers : 0;
   if (!copy || !sane(copy->rows) || (copy->rows.flags & ~allowed) != 0) return bad_body();
@@ -126,15 +126,15 @@ Outcome direct_copy(Executor& session, Command& command, bool to_device) {
 
 }  // namespace
 
-Outcome direct_to_device(Executor& session, Command& command) {
+Outcome direct_to_device(Session& session, Command& command) {
   return direct_copy(session, command, true);
 }
-Outcome direct_from_device(Executor& session, Command& command) {
+Outcome direct_from_device(Session& session, Command& command) {
   return direct_copy(session, command, false);
 }
 
 // Sent by clients older than copy_to_peer; rejected without using anything in it.
-Outcome bulk_to_peer(Executor&, Command& command) {
+Outcome bulk_to_peer(Session&, Command& command) {
   const auto copy = command.body.get<wire::PeerCopy>();
   for (int texts = 0; texts < 3; ++texts) (void)command.body.get_text();
   if (!command.body.finished() || !command.wants_reply() || !sane(copy.rows) || copy.rows.flags != 0)
@@ -142,7 +142,7 @@ Outcome bulk_to_peer(Executor&, Command& command) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-Outcome copy_to_peer(Executor& session, Command& command) {
+Outcome copy_to_peer(Session& session, Command& command) {
   const auto copy = read_exact_body<wire::CopyToPeer>(command);
   if (!copy)
     return Outcome::malformed(
@@ -166,7 +166,7 @@ Outcome copy_to_peer(Executor& session, Command& command) {
   return result == CUDA_SUCCESS ? Outcome::parked() : Outcome(result);
 }
 
-Outcome cancel_bulk(Executor& session, Command& command) {
+Outcome cancel_bulk(Session& session, Command& command) {
   const auto body = read_exact_body<wire::CancelBulk>(command);
   if (!body) return bad_body();
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(session.copies.find(body->copy));

@@ -6,7 +6,7 @@ namespace {
 
 // Translates the body's device to the library's number; -1: the session has no such device.
 template <class Body>
-std::optional<Body> with_device(Executor& session, Command& command) {
+std::optional<Body> with_device(Session& session, Command& command) {
   auto body = read_exact_body<Body>(command);
   if (body) body->device = session.start.visible.find(body->device).value_or(-1);
   return body;
@@ -23,22 +23,22 @@ Outcome context_wait_failed() {
 // Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {
  public:
-  Retire(Executor& session, const Command& command) : session_(session), sequence_(command.header.sequence) {}
+  Retire(Session& session, const Command& command) : session_(session), sequence_(command.header.sequence) {}
   ~Retire() { session_.memory.retire(sequence_); }
 
  private:
-  Executor& session_;
+  Session& session_;
   const uint64_t sequence_;
 };
 
 // Removes the context from the worker's tables. The caller destroys it on the device next.
-void remove(Executor& session, ContextState& context) {
+void remove(Session& session, ContextState& context) {
   session.contexts.enter(nullptr);
   session.table.unbind(context.handle);
   session.contexts.remove(context.handle);
 }
 
-void add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary, GreenContext green,
+void add(Session& session, uint64_t handle, CUcontext object, int device, bool primary, GreenContext green,
          MemoryCharges::PendingContext& pending) {
   ContextState& added = *session.contexts.add(handle, object, device, primary);
   added.green = green;
@@ -49,7 +49,7 @@ void add(Executor& session, uint64_t handle, CUcontext object, int device, bool 
 
 // `create` creates a green context and its CUcontext.
 template <class Create>
-CUresult make_green(Executor& session, int device, CUcontext* object, Create&& create) {
+CUresult make_green(Session& session, int device, CUcontext* object, Create&& create) {
   CUcontext primary = nullptr;
   CUresult result = session.api.cuDevicePrimaryCtxRetain(&primary, device);
   if (result != CUDA_SUCCESS) return result;
@@ -61,7 +61,7 @@ CUresult make_green(Executor& session, int device, CUcontext* object, Create&& c
 
 // Creates a green context on the session's multiprocessors, for a session that does not have the whole
 // device.
-CUresult make_green(Executor& session, int device, GreenContext* green, CUcontext* object) {
+CUresult make_green(Session& session, int device, GreenContext* green, CUcontext* object) {
   return make_green(session, device, object, [&] {
     return session.partition.create(device, session.groups_of(device), green, object);
   });
@@ -69,7 +69,7 @@ CUresult make_green(Executor& session, int device, GreenContext* green, CUcontex
 
 // Destroys the client's green contexts of a primary context that is about to be destroyed. Returns false if a
 // wait in one of them did not end.
-bool destroy_green_contexts(Executor& session, const ContextState& primary) {
+bool destroy_green_contexts(Session& session, const ContextState& primary) {
   std::vector<uint64_t> greens;
   for (const auto& [handle, context] : session.contexts.all()) {
     if (context->root == &primary) greens.push_back(handle);
@@ -87,7 +87,7 @@ bool destroy_green_contexts(Executor& session, const ContextState& primary) {
 }
 
 #if CUDA_VERSION >= 12040
-Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_t handle) {
+Outcome create_green(Session& session, const wire::CreateContext& body, uint64_t handle) {
   const auto description = session.table.resolve(cuda::Kind::resource_description, handle);
   if (!description) return CUDA_ERROR_INVALID_VALUE;
   ContextState* const root = session.contexts.find_primary(body.device);
@@ -113,14 +113,14 @@ Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_
   return CUDA_SUCCESS;
 }
 #else
-Outcome create_green(Executor&, const wire::CreateContext&, uint64_t) {
+Outcome create_green(Session&, const wire::CreateContext&, uint64_t) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 #endif
 
 }  // namespace
 
-Outcome retain_primary_context(Executor& session, Command& command) {
+Outcome retain_primary_context(Session& session, Command& command) {
   const auto body = with_device<wire::PrimaryContext>(session, command);
   if (!body || !is_context_handle(body->handle)) return bad_body();
   if (body->device < 0) return CUDA_ERROR_INVALID_DEVICE;
@@ -156,7 +156,7 @@ Outcome retain_primary_context(Executor& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
-Outcome release_primary_context(Executor& session, Command& command) {
+Outcome release_primary_context(Session& session, Command& command) {
   const auto body = with_device<wire::PrimaryContext>(session, command);
   if (!body) return bad_body();
   const Retire retire(session, command);
@@ -173,7 +173,7 @@ Outcome release_primary_context(Executor& session, Command& command) {
   return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
 }
 
-Outcome reset_primary_context(Executor& session, Command& command) {
+Outcome reset_primary_context(Session& session, Command& command) {
   const auto body = with_device<wire::PrimaryContext>(session, command);
   if (!body) return bad_body();
   const Retire retire(session, command);
@@ -197,7 +197,7 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   return result;
 }
 
-Outcome create_context(Executor& session, Command& command) {
+Outcome create_context(Session& session, Command& command) {
   auto body = command.body.get<wire::CreateContext>();
   const bool green_wanted = (body.flags & wire::kGreenContext) != 0;
   const uint64_t description = green_wanted ? command.body.get<uint64_t>() : 0;
@@ -228,7 +228,7 @@ Outcome create_context(Executor& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
-Outcome destroy_context(Executor& session, Command& command) {
+Outcome destroy_context(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyContext>(command);
   if (!body) return bad_body();
   const Retire retire(session, command);

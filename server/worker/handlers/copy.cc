@@ -31,7 +31,7 @@ CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std:
 }
 
 // Discards the payload, so that the next command is found.
-Outcome refuse(Executor& session, CUresult why) {
+Outcome refuse(Session& session, CUresult why) {
   std::byte drain[16 * 1024];
   while (session.inbox.body_left() != 0) {
     const std::span<std::byte> part(drain, std::min(sizeof drain, session.inbox.body_left()));
@@ -63,7 +63,7 @@ CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pi
 }
 
 // Enqueues one piece: a copy from the device to staging memory, and an event that reports its completion.
-CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch,
+CUresult enqueue(Session& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch,
                  CopyPiece piece) {
   ContextState& context = *stream.context;
   piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
@@ -89,7 +89,7 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
 }
 
 // Sends directly from device memory that the CPU can access, if the stream is idle. Returns whether it did.
-bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy,
+bool send_at_once(Session& session, StreamState& stream, const wire::CopyFromDevice& copy,
                   uint64_t sequence) {
   const uint64_t bytes = copy.width * copy.rows;
   if (copy.rows != 1 || bytes > kLargePiece || !session.memory.is_cpu_accessible(copy.source, bytes))
@@ -103,7 +103,7 @@ bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDe
   return true;
 }
 
-CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy,
+CUresult enqueue_all(Session& session, StreamState& stream, const wire::CopyFromDevice& copy,
                      uint64_t sequence) {
   uint64_t offset = 0;
   if (copy.width > kLargePiece) {
@@ -135,7 +135,7 @@ CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFro
 
 }  // namespace
 
-Outcome copy_to_device(Executor& session, Command& command) {
+Outcome copy_to_device(Session& session, Command& command) {
   const auto fixed = session.inbox.body(std::min(sizeof(wire::CopyToDevice), session.inbox.body_left()));
   if (!fixed) return Outcome::lost();
   wire::Reader reader(*fixed);
@@ -191,7 +191,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
   return enqueued(result);
 }
 
-Outcome copy_from_device(Executor& session, Command& command) {
+Outcome copy_from_device(Session& session, Command& command) {
   auto copy = read_exact_body<wire::CopyFromDevice>(command);
   if (!copy) return bad_body();
   session.enter(command);

@@ -5,14 +5,14 @@
 namespace gpupool::worker::commands {
 namespace {
 
-Outcome with_result(Executor& session, CUresult outcome, const wire::GraphResult& result) {
+Outcome with_result(Session& session, CUresult outcome, const wire::GraphResult& result) {
   wire::Writer(session.reply_body).put(result);
   return outcome;
 }
 
 // Calls `work` with the stream of a launch, whose context is current.
 template <class F>
-Outcome on_stream(Executor& session, Command& command, F&& work) {
+Outcome on_stream(Session& session, Command& command, F&& work) {
   const auto body = read_exact_body<wire::LaunchGraph>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -24,14 +24,14 @@ Outcome on_stream(Executor& session, Command& command, F&& work) {
 
 }  // namespace
 
-Outcome graph_nodes(Executor& session, Command& command) {
+Outcome graph_nodes(Session& session, Command& command) {
   const auto head = command.body.get<wire::GraphNodes>();
   if (!command.body.ok()) return bad_body();
   if (!session.graphs.add(head, command.body)) return Outcome::malformed("an invalid graph");
   return CUDA_SUCCESS;
 }
 
-Outcome instantiate_graph(Executor& session, Command& command) {
+Outcome instantiate_graph(Session& session, Command& command) {
   const auto body = read_exact_body<wire::InstantiateGraph>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -40,7 +40,7 @@ Outcome instantiate_graph(Executor& session, Command& command) {
   return with_result(session, outcome, result);
 }
 
-Outcome update_graph(Executor& session, Command& command) {
+Outcome update_graph(Session& session, Command& command) {
   const auto body = read_exact_body<wire::UpdateGraph>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -49,31 +49,31 @@ Outcome update_graph(Executor& session, Command& command) {
   return with_result(session, outcome, result);
 }
 
-Outcome set_graph_node(Executor& session, Command& command) {
+Outcome set_graph_node(Session& session, Command& command) {
   const auto head = command.body.get<wire::SetGraphNode>();
   const auto result = session.graphs.set(head, command.body);
   return result ? Outcome(*result) : bad_body();
 }
 
-Outcome enable_graph_node(Executor& session, Command& command) {
+Outcome enable_graph_node(Session& session, Command& command) {
   const auto body = read_exact_body<wire::SetGraphNode>(command);
   if (!body || body->enabled > 1) return bad_body();
   return session.graphs.enable(*body);
 }
 
-Outcome launch_graph(Executor& session, Command& command) {
+Outcome launch_graph(Session& session, Command& command) {
   return on_stream(session, command, [&](uint64_t executable, StreamState& stream) {
     return session.graphs.launch(executable, stream, command.header.sequence);
   });
 }
 
-Outcome upload_graph(Executor& session, Command& command) {
+Outcome upload_graph(Session& session, Command& command) {
   return on_stream(session, command, [&](uint64_t executable, StreamState& stream) {
     return session.graphs.upload(executable, stream);
   });
 }
 
-Outcome destroy_graph(Executor& session, Command& command) {
+Outcome destroy_graph(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyGraph>(command);
   if (!body) return bad_body();
   return session.graphs.destroy(body->executable);

@@ -9,20 +9,20 @@
 #include "server/worker/handlers/array_guards.h"
 #include "server/worker/handlers/multicast_guards.h"
 #include "server/worker/handlers/stream_guards.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker::guards {
 namespace {
 
-#define REAL(name) t_executor->guarded.name
+#define REAL(name) t_session->guarded.name
 
 bool owns(CUdeviceptr address, uint64_t size) {
-  return t_executor->memory.owns(address, size);
+  return t_session->memory.owns(address, size);
 }
 
 CUresult unload_module(CUmodule module) {
   // The module's context, whichever context is current.
-  const ContextState* const context = t_executor->table.resolved_in();
+  const ContextState* const context = t_session->table.resolved_in();
   return unload_after_kept_commands(context ? context->object : nullptr, 0,
                                     [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
@@ -36,8 +36,8 @@ CUresult unload_library(CUlibrary library) {
 // Fills and copies within the device count as GPU work, like kernels.
 template <class F>
 CUresult work(CUstream stream, uint64_t bytes, F&& call) {
-  StreamState* const state = t_executor->contexts.find_stream(stream);
-  return state ? t_executor->compute.run(*state, transfer_kind(bytes), call) : call();
+  StreamState* const state = t_session->contexts.find_stream(stream);
+  return state ? t_session->compute.run(*state, transfer_kind(bytes), call) : call();
 }
 
 CUresult set_d8(CUdeviceptr address, unsigned char value, size_t count, CUstream stream) {
@@ -69,13 +69,13 @@ CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t widt
 // if both sides are on the stream's device, or if a device is unknown.
 bool contexts_of(CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext* to_context,
                  CUcontext* from_context) {
-  const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
-  const StreamState* const state = t_executor->contexts.find_stream(stream);
+  const int to_device = t_session->memory.device_of(to), from_device = t_session->memory.device_of(from);
+  const StreamState* const state = t_session->contexts.find_stream(stream);
   if (!state || to_device < 0 || from_device < 0 ||
       (to_device == from_device && to_device == state->context->device))
     return false;
-  const ContextState* const there = t_executor->contexts.find_on(to_device);
-  const ContextState* const here = t_executor->contexts.find_on(from_device);
+  const ContextState* const there = t_session->contexts.find_on(to_device);
+  const ContextState* const here = t_session->contexts.find_on(from_device);
   if (!there || !here) return false;
   *to_context = there->object;
   *from_context = here->object;
@@ -92,27 +92,27 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
 }
 // Finds the session's context by the driver's handle; returns null if there is none.
 ContextState* find_context(CUcontext object) {
-  for (const auto& [handle, context] : t_executor->contexts.all()) {
+  for (const auto& [handle, context] : t_session->contexts.all()) {
     if (context->object == object) return context.get();
   }
   return nullptr;
 }
 CUresult enable_peer(CUcontext peer, unsigned flags) {
   ContextState* const accessed = find_context(peer);
-  ContextState* const accessing = t_executor->contexts.current();
+  ContextState* const accessing = t_session->contexts.current();
   if (!accessing || !accessed) return CUDA_ERROR_INVALID_CONTEXT;
   CUresult result = REAL(cuCtxEnablePeerAccess)(peer, flags);
   if (result != CUDA_SUCCESS) return result;
-  result = t_executor->memory.allow_access(accessing->owner(), accessed->owner());
+  result = t_session->memory.allow_access(accessing->owner(), accessed->owner());
   if (result != CUDA_SUCCESS && REAL(cuCtxDisablePeerAccess)) (void)REAL(cuCtxDisablePeerAccess)(peer);
   return result;
 }
 CUresult disable_peer(CUcontext peer) {
   const CUresult result = REAL(cuCtxDisablePeerAccess)(peer);
   ContextState* const accessed = find_context(peer);
-  ContextState* const accessing = t_executor->contexts.current();
+  ContextState* const accessing = t_session->contexts.current();
   if (result == CUDA_SUCCESS && accessing && accessed)
-    t_executor->memory.forbid_access(accessing->owner(), accessed->owner());
+    t_session->memory.forbid_access(accessing->owner(), accessed->owner());
   return result;
 }
 
@@ -214,7 +214,7 @@ bool plain_properties(const CUmemAllocationProp* properties) {
 // Replaces the session's device number by the library's.
 CUresult find_device(CUmemLocation& location) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
-  const auto device = t_executor->start.visible.find(location.id);
+  const auto device = t_session->start.visible.find(location.id);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   location.id = *device;
   return CUDA_SUCCESS;
@@ -224,29 +224,29 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size,
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemAllocationProp found = *properties;
   if (const CUresult result = find_device(found.location); result != CUDA_SUCCESS) return result;
-  return t_executor->virtual_memory.create(handle, size, found, flags);
+  return t_session->virtual_memory.create(handle, size, found, flags);
 }
 CUresult release_memory(CUmemGenericAllocationHandle handle) {
-  return t_executor->virtual_memory.release(handle);
+  return t_session->virtual_memory.release(handle);
 }
 // Reports the memory of the device, but no more than the tenant's quota.
 CUresult memory_info(size_t* free, size_t* total) {
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
-  t_executor->memory.settle();
+  t_session->memory.settle();
   const CUresult result = REAL(cuMemGetInfo_v2)(free, total);
-  const ContextState* const context = t_executor->contexts.current();
+  const ContextState* const context = t_session->contexts.current();
   if (result != CUDA_SUCCESS || !context) return result;
-  if (const auto room = t_executor->ledger.room(context->device)) {
+  if (const auto room = t_session->ledger.room(context->device)) {
     // With oversubscription, other sessions' memory can be moved to make room.
-    const uint64_t used = t_executor->ledger.used(context->device);
-    if (t_executor->start.oversubscribes) *free = *total > used ? *total - used : 0;
+    const uint64_t used = t_session->ledger.used(context->device);
+    if (t_session->start.oversubscribes) *free = *total > used ? *total - used : 0;
     *free = std::min<uint64_t>(*free, room->free);
     *total = std::min<uint64_t>(*total, room->limit);
   }
   return result;
 }
 CUresult set_limit(CUlimit limit, size_t value) {
-  return t_executor->memory_charges.set_limit(limit, value);
+  return t_session->memory_charges.set_limit(limit, value);
 }
 CUresult granularity(size_t* size, const CUmemAllocationProp* properties,
                      CUmemAllocationGranularity_flags option) {
@@ -258,10 +258,10 @@ CUresult granularity(size_t* size, const CUmemAllocationProp* properties,
 }
 CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
-  return t_executor->virtual_memory.map(address, size, offset, handle, flags);
+  return t_session->virtual_memory.map(address, size, offset, handle, flags);
 }
 CUresult unmap(CUdeviceptr address, size_t size) {
-  return t_executor->virtual_memory.unmap(address, size);
+  return t_session->virtual_memory.unmap(address, size);
 }
 CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
   if (!access) return CUDA_ERROR_INVALID_VALUE;
@@ -269,8 +269,8 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   for (CUmemAccessDesc& one : found) {
     if (const CUresult result = find_device(one.location); result != CUDA_SUCCESS) return result;
   }
-  const CUresult result = t_executor->virtual_memory.set_access(address, size, found);
-  if (result == CUDA_SUCCESS) t_executor->memory.note_access(address, size, found);
+  const CUresult result = t_session->virtual_memory.set_access(address, size, found);
+  if (result == CUDA_SUCCESS) t_session->memory.note_access(address, size, found);
   return result;
 }
 CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
@@ -442,7 +442,7 @@ using cuda::Kind;
 }  // namespace
 
 CUresult unload_after_kept_commands(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload) {
-  Executor& session = *t_executor;
+  Session& session = *t_session;
   if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty()))
     return unload();
   session.postponed_unloads.add(context, handle, std::move(unload));

@@ -7,7 +7,7 @@
 
 namespace gpupool::worker::commands {
 
-CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command,
+CUresult call_back_when_done(Session& session, StreamState& stream, uint64_t command,
                              std::vector<uint64_t> callbacks, std::function<void()> failed) {
   // Earlier output and data of the stream must reach the client before it calls the function.
   const auto tell = [&session, command, callbacks = std::move(callbacks)] {
@@ -37,12 +37,12 @@ bool has_host_functions(uint16_t command) {
          command == static_cast<uint16_t>(wire::Command::launch_graph);
 }
 
-void report_not_called(Executor& session, uint64_t command, CUresult why) {
+void report_not_called(Session& session, uint64_t command, CUresult why) {
   constexpr uint64_t kNone = 0;
   session.outbox.send(wire::MessageKind::host_callback, why, command, std::as_bytes(std::span(&kNone, 1)));
 }
 
-Outcome host_function(Executor& session, Command& command) {
+Outcome host_function(Session& session, Command& command) {
   const auto body = read_exact_body<wire::HostFunction>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -56,7 +56,7 @@ Outcome host_function(Executor& session, Command& command) {
                              [gate] { gate->open(); });
 }
 
-Outcome host_function_done(Executor& session, Command& command) {
+Outcome host_function_done(Session& session, Command& command) {
   const auto body = read_exact_body<wire::HostFunctionDone>(command);
   if (!body) return bad_body();
   const auto gate = session.gates.take(body->callback);

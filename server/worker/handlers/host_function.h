@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker::commands {
 
@@ -13,13 +13,13 @@ namespace gpupool::worker::commands {
 // work. If that work fails, no function is called, as in CUDA: tells the client so and calls `failed`, on any
 // thread. Also calls `failed` before returning an error. `command`: sequence number of the command with these
 // functions.
-CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command,
+CUresult call_back_when_done(Session& session, StreamState& stream, uint64_t command,
                              std::vector<uint64_t> callbacks, std::function<void()> failed);
 
 // True for commands with functions that the client expects to be told about.
 bool has_host_functions(uint16_t command);
 // Tells the client that the functions of a command that were not announced yet will not be called. Any
 // thread.
-void report_not_called(Executor& session, uint64_t command, CUresult why);
+void report_not_called(Session& session, uint64_t command, CUresult why);
 
 }  // namespace gpupool::worker::commands

@@ -28,7 +28,7 @@ enum LaunchAttribute : unsigned {
 
 // Launches a kernel after charging its local memory to the quota.
 template <class F>
-CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel,
+CUresult launch_in_quota(Session& session, StreamState& stream, const HandleTable::Launchable& kernel,
                          const WorkKind& kind, F&& launch) {
   ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
   const ContextState::LocalMemory before = context.local;
@@ -50,7 +50,7 @@ std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute) {
 }
 
 // Resolves handles, checks addresses, and rejects unknown attributes. All other attributes are plain values.
-CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
+CUresult translate(Session& session, CUlaunchAttribute& attribute) {
   switch (static_cast<unsigned>(attribute.id)) {
     case kIgnore:
     case kCooperative:
@@ -96,7 +96,7 @@ std::optional<LaunchBody> read_launch(wire::Reader& body) {
   return read;
 }
 
-Outcome launch(Executor& session, Command& command) {
+Outcome launch(Session& session, Command& command) {
   const auto body = read_launch(command.body);
   if (!body) return bad_body();
   const auto& [launch, attribute_bytes, parameter_bytes] = *body;

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "protocol/wire/commands.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker::commands {
 
@@ -19,6 +19,6 @@ std::optional<LaunchBody> read_launch(wire::Reader& body);
 // Returns the client's handle of the event that the attribute names, or nullopt if it names none.
 std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute);
 // Converts a client's attribute to the driver's.
-CUresult translate(Executor& session, CUlaunchAttribute& attribute);
+CUresult translate(Session& session, CUlaunchAttribute& attribute);
 
 }  // namespace gpupool::worker::commands

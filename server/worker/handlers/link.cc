@@ -19,7 +19,7 @@ std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uin
 }
 
 // Makes the linker's context current. Returns false if there is no such linker.
-bool enter_linker(Executor& session, uint64_t linker) {
+bool enter_linker(Session& session, uint64_t linker) {
   const ContextState* const context = session.linkers.context_of(linker);
   if (context) session.contexts.enter(const_cast<ContextState*>(context));
   return context != nullptr;
@@ -27,7 +27,7 @@ bool enter_linker(Executor& session, uint64_t linker) {
 
 }  // namespace
 
-Outcome create_linker(Executor& session, Command& command) {
+Outcome create_linker(Session& session, Command& command) {
   const auto body = command.body.get<wire::CreateLinker>();
   const auto options = read_options(command.body, body.option_count);
   if (!options || !command.body.finished() || cuda::kind_of(body.linker) != Kind::linker) return bad_body();
@@ -36,7 +36,7 @@ Outcome create_linker(Executor& session, Command& command) {
   return session.linkers.create(body.linker, context->owner(), *options);
 }
 
-Outcome add_link_input(Executor& session, Command& command) {
+Outcome add_link_input(Session& session, Command& command) {
   const auto body = command.body.get<wire::AddLinkInput>();
   const auto options = read_options(command.body, body.option_count);
   const std::string name(command.body.get_text());
@@ -57,7 +57,7 @@ Outcome add_link_input(Executor& session, Command& command) {
   return result;
 }
 
-Outcome complete_link(Executor& session, Command& command) {
+Outcome complete_link(Session& session, Command& command) {
   const auto body = read_exact_body<wire::CompleteLink>(command);
   if (!body) return bad_body();
   if (!enter_linker(session, body->linker)) return CUDA_ERROR_INVALID_HANDLE;
@@ -70,7 +70,7 @@ Outcome complete_link(Executor& session, Command& command) {
   return result;
 }
 
-Outcome linked_image(Executor& session, Command& command) {
+Outcome linked_image(Session& session, Command& command) {
   const auto body = read_exact_body<wire::GetLinkedImage>(command);
   if (!body) return bad_body();
   const auto part = session.linkers.image(body->linker, body->offset);
@@ -78,7 +78,7 @@ Outcome linked_image(Executor& session, Command& command) {
   return part.empty() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-Outcome destroy_linker(Executor& session, Command& command) {
+Outcome destroy_linker(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyLinker>(command);
   if (!body) return bad_body();
   if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // destroyed with its context

@@ -3,7 +3,7 @@
 
 namespace gpupool::worker::commands {
 
-Outcome map_memory(Executor& session, Command& command) {
+Outcome map_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::MapMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -22,7 +22,7 @@ Outcome map_memory(Executor& session, Command& command) {
   return result;
 }
 
-Outcome free_memory(Executor& session, Command& command) {
+Outcome free_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::FreeMemory>(command);
   if (!body) return bad_body();
   ContextState* context = session.enter(command);

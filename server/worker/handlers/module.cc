@@ -20,12 +20,12 @@ bool with_text(Command& command, T& body, std::string& text) {
 }
 
 // The device whose attributes apply to a kernel; without a context, device 0.
-CUdevice device_of(const Executor& session) {
+CUdevice device_of(const Session& session) {
   const ContextState* const context = session.contexts.current();
   return context ? context->device : 0;
 }
 
-Outcome describe(Executor& session, wire::FunctionInfo& info, std::vector<wire::ParameterInfo>& parameters) {
+Outcome describe(Session& session, wire::FunctionInfo& info, std::vector<wire::ParameterInfo>& parameters) {
   info.parameter_count = static_cast<uint32_t>(parameters.size());
   wire::Writer writer(session.reply_body);
   writer.put(info);
@@ -36,7 +36,7 @@ Outcome describe(Executor& session, wire::FunctionInfo& info, std::vector<wire::
 // Returns the parameters in order, from the image if it was kept, else from the driver (`ask`:
 // cu*GetParamInfo of one parameter).
 template <class Ask>
-std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner, const std::string& name,
+std::vector<wire::ParameterInfo> parameters_of(Session& session, uint64_t owner, const std::string& name,
                                                Ask&& ask) {
   std::vector<wire::ParameterInfo> parameters;
   if (const auto* const layout = session.images.layout(owner, name)) {
@@ -88,7 +88,7 @@ struct RequestedImage {
   }
 };
 
-RequestedImage take_image(Executor& session, Command& command, Kind kind) {
+RequestedImage take_image(Session& session, Command& command, Kind kind) {
   RequestedImage wanted;
   wanted.body = command.body.get<wire::LoadImage>();
   if (wanted.body.upload == 0) wanted.name = command.body.get<wire::ImageName>();
@@ -115,8 +115,7 @@ Outcome image_missing(const RequestedImage& wanted) {
   return wanted.name ? static_cast<CUresult>(wire::kImageMissing) : CUDA_ERROR_INVALID_IMAGE;
 }
 
-Outcome finish_load(Executor& session, const RequestedImage& wanted, Kind kind,
-                    const Images::Loaded& loaded) {
+Outcome finish_load(Session& session, const RequestedImage& wanted, Kind kind, const Images::Loaded& loaded) {
   if (loaded.result == CUDA_SUCCESS) {
     session.table.bind(kind, wanted.body.handle, loaded.object);
     if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
@@ -133,7 +132,7 @@ Outcome finish_load(Executor& session, const RequestedImage& wanted, Kind kind,
 
 }  // namespace
 
-Outcome upload_part(Executor& session, Command& command) {
+Outcome upload_part(Session& session, Command& command) {
   const auto body = command.body.get<wire::UploadPart>();
   const auto part = command.body.get_bytes(command.body.remaining());
   if (!command.body.finished() || cuda::kind_of(body.upload) != Kind::upload) return bad_body();
@@ -145,12 +144,12 @@ Outcome upload_part(Executor& session, Command& command) {
   return Outcome::malformed("the parts of an upload have inconsistent sizes");
 }
 
-bool may_load(const Executor& session) {
+bool may_load(const Session& session) {
   return session.start.usage.allows(quota::KindId::modules, &quota::Account::modules,
                                     session.counters.modules.load(std::memory_order_relaxed));
 }
 
-Outcome load_module(Executor& session, Command& command) {
+Outcome load_module(Session& session, Command& command) {
   const RequestedImage wanted = take_image(session, command, Kind::module);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -164,7 +163,7 @@ Outcome load_module(Executor& session, Command& command) {
                                                 }));
 }
 
-Outcome load_library(Executor& session, Command& command) {
+Outcome load_library(Session& session, Command& command) {
   const RequestedImage wanted = take_image(session, command, Kind::library);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -178,7 +177,7 @@ Outcome load_library(Executor& session, Command& command) {
                                                  }));
 }
 
-Outcome get_function(Executor& session, Command& command) {
+Outcome get_function(Session& session, Command& command) {
   wire::GetFunction body;
   std::string name;
   if (!with_text(command, body, name) || cuda::kind_of(body.handle) != Kind::function) return bad_body();
@@ -210,7 +209,7 @@ Outcome get_function(Executor& session, Command& command) {
 
 #if CUDA_VERSION >= 12000
 
-Outcome get_kernel(Executor& session, Command& command) {
+Outcome get_kernel(Session& session, Command& command) {
   wire::GetFunction body;
   std::string name;
   if (!with_text(command, body, name) || cuda::kind_of(body.handle) != Kind::kernel) return bad_body();
@@ -242,7 +241,7 @@ Outcome get_kernel(Executor& session, Command& command) {
   return describe(session, info, parameters);
 }
 
-Outcome kernel_function(Executor& session, Command& command) {
+Outcome kernel_function(Session& session, Command& command) {
   const auto body = read_exact_body<wire::KernelFunction>(command);
   if (!body || cuda::kind_of(body->handle) != Kind::function) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -259,16 +258,16 @@ Outcome kernel_function(Executor& session, Command& command) {
 
 #else
 
-Outcome get_kernel(Executor&, Command&) {
+Outcome get_kernel(Session&, Command&) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
-Outcome kernel_function(Executor&, Command&) {
+Outcome kernel_function(Session&, Command&) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 #endif
 
-Outcome kernel_names(Executor& session, Command& command) {
+Outcome kernel_names(Session& session, Command& command) {
   const auto body = read_exact_body<wire::GetKernelNames>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -298,7 +297,7 @@ Outcome kernel_names(Executor& session, Command& command) {
 #endif
 }
 
-Outcome get_global(Executor& session, Command& command) {
+Outcome get_global(Session& session, Command& command) {
   wire::GetGlobal body;
   std::string name;
   if (!with_text(command, body, name)) return bad_body();

@@ -7,7 +7,7 @@ namespace gpupool::worker::commands {
 #if CUDA_VERSION >= 12040
 namespace {
 
-wire::ResourceInfo describe(Executor& session, const CUdevResource& resource) {
+wire::ResourceInfo describe(Session& session, const CUdevResource& resource) {
   wire::ResourceInfo info{};
   if (resource.type != CU_DEV_RESOURCE_TYPE_SM || resource.sm.smCount == 0) return info;
   info.number = session.resources.keep(resource);
@@ -21,7 +21,7 @@ wire::ResourceInfo describe(Executor& session, const CUdevResource& resource) {
 
 }  // namespace
 
-Outcome device_resource(Executor& session, Command& command) {
+Outcome device_resource(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DeviceResource>(command);
   if (!body) return bad_body();
   const auto device = session.start.visible.find(body->device);
@@ -42,7 +42,7 @@ Outcome device_resource(Executor& session, Command& command) {
   return result;
 }
 
-Outcome split_resource(Executor& session, Command& command) {
+Outcome split_resource(Session& session, Command& command) {
   const auto body = read_exact_body<wire::SplitResource>(command);
   if (!body || body->groups > wire::kMaxResourceGroups) return bad_body();
   const CUdevResource* const known = session.resources.find(body->resource);
@@ -61,7 +61,7 @@ Outcome split_resource(Executor& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
-Outcome describe_resources(Executor& session, Command& command) {
+Outcome describe_resources(Session& session, Command& command) {
   const auto head = command.body.get<wire::DescribeResources>();
   if (!command.body.ok() || head.count == 0 || head.count > wire::kMaxResourceGroups ||
       cuda::kind_of(head.description) != cuda::Kind::resource_description) {
@@ -85,13 +85,13 @@ Outcome describe_resources(Executor& session, Command& command) {
 
 #else
 
-Outcome device_resource(Executor&, Command&) {
+Outcome device_resource(Session&, Command&) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
-Outcome split_resource(Executor&, Command&) {
+Outcome split_resource(Session&, Command&) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
-Outcome describe_resources(Executor&, Command&) {
+Outcome describe_resources(Session&, Command&) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 

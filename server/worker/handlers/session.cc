@@ -3,18 +3,18 @@
 
 namespace gpupool::worker::commands {
 
-Outcome ping(Executor& session, Command& command) {
+Outcome ping(Session& session, Command& command) {
   if (!command.body.finished()) return bad_body();
   session.outbox.send(wire::MessageKind::pong, 0, command.header.sequence);
   return Outcome::parked();
 }
 
-Outcome goodbye(Executor&, Command& command) {
+Outcome goodbye(Session&, Command& command) {
   if (!command.body.finished()) return bad_body();
   return CUDA_SUCCESS;
 }
 
-Outcome move_addresses(Executor& session, Command& command) {
+Outcome move_addresses(Session& session, Command& command) {
   const auto body = read_exact_body<wire::MoveAddresses>(command);
   if (!body) return bad_body();
   const CUresult result = session.memory.move(body->preferred_base, body->size);
@@ -24,7 +24,7 @@ Outcome move_addresses(Executor& session, Command& command) {
   return result;
 }
 
-Outcome avoid_addresses(Executor& session, Command& command) {
+Outcome avoid_addresses(Session& session, Command& command) {
   const auto body = read_exact_body<wire::AddressRange>(command);
   if (!body) return bad_body();
   session.memory.reserve_addresses(body->base, body->size);

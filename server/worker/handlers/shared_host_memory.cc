@@ -10,7 +10,7 @@
 
 namespace gpupool::worker::commands {
 
-Outcome share_host_memory(Executor& session, Command& command) {
+Outcome share_host_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ShareHostMemory>(command);
   if (!body) return bad_body();
   transport::Connection& connection = *session.start.connection;
@@ -31,14 +31,14 @@ Outcome share_host_memory(Executor& session, Command& command) {
   return result;
 }
 
-Outcome release_host_memory(Executor& session, Command& command) {
+Outcome release_host_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ReleaseHostMemory>(command);
   if (!body) return bad_body();
   session.shared_memory.release(body->memory);  // it may have been released with its context
   return CUDA_SUCCESS;
 }
 
-Outcome copy_shared(Executor& session, Command& command) {
+Outcome copy_shared(Session& session, Command& command) {
   auto copy = read_exact_body<wire::CopyShared>(command);
   if (!copy || copy->to_device > 1) return bad_body();
   session.enter(command);

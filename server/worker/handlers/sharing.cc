@@ -8,14 +8,14 @@
 namespace gpupool::worker::commands {
 namespace {
 
-Outcome reply_name(Executor& session, CUresult result, const wire::SharedName& name) {
+Outcome reply_name(Session& session, CUresult result, const wire::SharedName& name) {
   if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(name);
   return result;
 }
 
 }  // namespace
 
-Outcome export_memory(Executor& session, Command& command) {
+Outcome export_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ExportMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -35,7 +35,7 @@ Outcome export_memory(Executor& session, Command& command) {
   return reply_name(session, result, name);
 }
 
-Outcome import_memory(Executor& session, Command& command) {
+Outcome import_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ImportMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -60,7 +60,7 @@ Outcome import_memory(Executor& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
-Outcome export_event(Executor& session, Command& command) {
+Outcome export_event(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ExportEvent>(command);
   if (!body) return bad_body();
   ContextState* const context = session.enter(command);
@@ -75,7 +75,7 @@ Outcome export_event(Executor& session, Command& command) {
   return reply_name(session, result, name);
 }
 
-Outcome import_event(Executor& session, Command& command) {
+Outcome import_event(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ImportEvent>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;

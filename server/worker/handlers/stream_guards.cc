@@ -4,20 +4,20 @@
 
 #include <algorithm>
 
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker::guards {
 namespace {
 
-#define REAL(name) t_executor->guarded.name
+#define REAL(name) t_session->guarded.name
 
 bool owns(CUdeviceptr address, uint64_t size) {
-  return t_executor->memory.owns(address, size);
+  return t_session->memory.owns(address, size);
 }
 
 bool may_create_stream() {
-  return t_executor->start.usage.allows(quota::KindId::streams, &quota::Account::streams,
-                                        t_executor->counters.streams.load(std::memory_order_relaxed));
+  return t_session->start.usage.allows(quota::KindId::streams, &quota::Account::streams,
+                                       t_session->counters.streams.load(std::memory_order_relaxed));
 }
 
 bool is_wait(const CUstreamBatchMemOpParams& operation) {
@@ -27,7 +27,7 @@ bool is_wait(const CUstreamBatchMemOpParams& operation) {
 
 // Call before the stream may wait for other work or another session.
 void pause(CUstream stream) {
-  if (StreamState* const state = t_executor->contexts.find_stream(stream)) t_executor->compute.pause(*state);
+  if (StreamState* const state = t_session->contexts.find_stream(stream)) t_session->compute.pause(*state);
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ CUresult wait_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, un
 }
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
   if (!operations) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = check_operations(t_executor->memory, {operations, count});
+  const CUresult result = check_operations(t_session->memory, {operations, count});
   if (result != CUDA_SUCCESS) return result;
   if (std::any_of(operations, operations + count, is_wait)) pause(stream);
   return REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
@@ -90,9 +90,9 @@ CUresult create_stream_with_priority(CUstream* stream, unsigned flags, int prior
 
 CUresult destroy_stream(CUstream stream) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  for (auto& [handle, context] : t_executor->contexts.all()) {
+  for (auto& [handle, context] : t_session->contexts.all()) {
     if (const auto found = context->streams.find(stream); found != context->streams.end()) {
-      t_executor->before_stream_destroyed(*found->second);
+      t_session->before_stream_destroyed(*found->second);
       break;
     }
   }
@@ -101,49 +101,49 @@ CUresult destroy_stream(CUstream stream) {
 
 CUresult query_stream(CUstream stream) {
   CUresult result = REAL(cuStreamQuery)(stream);
-  if (StreamState* const state = t_executor->contexts.find_stream(stream)) {
-    t_executor->contexts.undo_note_use(*state);
-    if (result == CUDA_SUCCESS) t_executor->contexts.seen_idle(*state);
-    if (result == CUDA_ERROR_NOT_READY && t_executor->contexts.is_done(*state)) result = CUDA_SUCCESS;
+  if (StreamState* const state = t_session->contexts.find_stream(stream)) {
+    t_session->contexts.undo_note_use(*state);
+    if (result == CUDA_SUCCESS) t_session->contexts.seen_idle(*state);
+    if (result == CUDA_ERROR_NOT_READY && t_session->contexts.is_done(*state)) result = CUDA_SUCCESS;
   }
-  if (result == CUDA_SUCCESS) t_executor->publish();
+  if (result == CUDA_SUCCESS) t_session->publish();
   return result;
 }
 
 CUresult create_event(CUevent* event, unsigned flags) {
   const CUresult result = REAL(cuEventCreate)(event, flags);
   if (result != CUDA_SUCCESS) return result;
-  t_executor->contexts.stop_tracking_event(*event);
+  t_session->contexts.stop_tracking_event(*event);
   // An event that processes share may be recorded by others.
-  if ((flags & CU_EVENT_INTERPROCESS) == 0) t_executor->contexts.track_event(*event);
+  if ((flags & CU_EVENT_INTERPROCESS) == 0) t_session->contexts.track_event(*event);
   return result;
 }
 CUresult record_event(CUevent event, CUstream stream) {
-  t_executor->contexts.note_record(event, stream);
+  t_session->contexts.note_record(event, stream);
   return REAL(cuEventRecord)(event, stream);
 }
 CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags) {
-  t_executor->contexts.note_record(event, stream);
+  t_session->contexts.note_record(event, stream);
   return REAL(cuEventRecordWithFlags)(event, stream, flags);
 }
 
 CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
-  if (!t_executor->contexts.recorded(event)) pause(stream);  // another session may record it
+  if (!t_session->contexts.recorded(event)) pause(stream);  // another session may record it
   return REAL(cuStreamWaitEvent)(stream, event, flags);
 }
 
 CUresult query_event(CUevent event) {
   const CUresult result = REAL(cuEventQuery)(event);
   if (result != CUDA_SUCCESS) return result;
-  if (const auto recorded = t_executor->contexts.recorded(event)) recorded->passed();
-  t_executor->publish();
+  if (const auto recorded = t_session->contexts.recorded(event)) recorded->passed();
+  t_session->publish();
   return result;
 }
 
 CUresult destroy_event(CUevent event) {
-  t_executor->contexts.stop_tracking_event(event);
-  t_executor->exported_handles.withdraw(event);
-  return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
+  t_session->contexts.stop_tracking_event(event);
+  t_session->exported_handles.withdraw(event);
+  return t_session->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
 }
 
 }  // namespace gpupool::worker::guards

@@ -3,7 +3,7 @@
 
 namespace gpupool::worker::commands {
 
-Outcome hold_stream(Executor& session, Command& command) {
+Outcome hold_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::HoldStream>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -15,7 +15,7 @@ Outcome hold_stream(Executor& session, Command& command) {
              : CUDA_ERROR_INVALID_VALUE;
 }
 
-Outcome own_stream(Executor& session, Command& command) {
+Outcome own_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::OwnStream>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -25,14 +25,14 @@ Outcome own_stream(Executor& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
-Outcome resume_stream(Executor& session, Command& command) {
+Outcome resume_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ResumeStream>(command);
   if (!body) return bad_body();
   session.gates.open_by_number(body->hold);
   return CUDA_SUCCESS;
 }
 
-Outcome await_room(Executor& session, Command& command) {
+Outcome await_room(Session& session, Command& command) {
   const auto body = read_exact_body<wire::AwaitRoom>(command);
   if (!body || !command.wants_reply()) return bad_body();
   session.back_pressure.await_room(command.header, body->stream);

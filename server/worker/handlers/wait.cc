@@ -30,7 +30,7 @@ bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
 
 // Polls until all marks have passed, and returns true then. Returns false at the end of the session's spin
 // time or when another command has arrived. Gives passed marks back to the pool.
-bool poll_marks(Executor& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
+bool poll_marks(Session& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
   const auto stop = begin + session.spin_time.limit();
   while (!session.inbox.has_input()) {
     while (!marks.events.empty() && passed(session.api, marks.events.back(), result)) {
@@ -43,14 +43,14 @@ bool poll_marks(Executor& session, Marks& marks, SpinTime::Clock::time_point beg
   return false;
 }
 
-Outcome completed(Executor& session, CUresult result) {
+Outcome completed(Session& session, CUresult result) {
   session.publish();
   return result;
 }
 
 // Waits for the present work of `streams`, which belong to `context` (which must be current) or to its green
 // contexts.
-Outcome wait_for(Executor& session, Command& command, ContextState& context,
+Outcome wait_for(Session& session, Command& command, ContextState& context,
                  std::span<StreamState* const> streams) {
   Marks marks{context.events, session.contexts.uses(), {}, {}};
   CUresult result = CUDA_SUCCESS;
@@ -119,7 +119,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context,
 
 }  // namespace
 
-Outcome synchronize_context(Executor& session, Command& command) {
+Outcome synchronize_context(Session& session, Command& command) {
   if (!command.body.finished()) return bad_body();
   ContextState* const context = session.enter(command);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -135,7 +135,7 @@ Outcome synchronize_context(Executor& session, Command& command) {
   return wait_for(session, command, *context, busy);
 }
 
-Outcome synchronize_stream(Executor& session, Command& command) {
+Outcome synchronize_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::SynchronizeStream>(command);
   if (!body) return bad_body();
   session.enter(command);
@@ -146,16 +146,16 @@ Outcome synchronize_stream(Executor& session, Command& command) {
 }
 
 // The backlog executes this command after earlier records of the event.
-Outcome await_record(Executor&, Command& command) {
+Outcome await_record(Session&, Command& command) {
   return read_exact_body<wire::AwaitRecord>(command) ? Outcome(CUDA_SUCCESS) : bad_body();
 }
 
 // The backlog executes this command after earlier barriers.
-Outcome await_barriers(Executor&, Command& command) {
+Outcome await_barriers(Session&, Command& command) {
   return command.body.finished() ? Outcome(CUDA_SUCCESS) : bad_body();
 }
 
-Outcome synchronize_event(Executor& session, Command& command) {
+Outcome synchronize_event(Session& session, Command& command) {
   const auto body = read_exact_body<wire::SynchronizeEvent>(command);
   if (!body) return bad_body();
   ContextState* const context = session.enter(command);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/quota/memory_moves.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {

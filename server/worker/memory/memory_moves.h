@@ -16,7 +16,7 @@
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 // True for commands that are not held back while the executor waits for the device: streams may be waiting
 // for them, or they access no device memory.
@@ -26,7 +26,7 @@ class MemoryMoves final : public FullDeviceWaiter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit MemoryMoves(Executor& session) : session_(session) {}
+  explicit MemoryMoves(Session& session) : session_(session) {}
   MemoryMoves(const MemoryMoves&) = delete;
   MemoryMoves& operator=(const MemoryMoves&) = delete;
 
@@ -60,7 +60,7 @@ class MemoryMoves final : public FullDeviceWaiter {
   // Asks poold not to move the memory for some time, which grows with the time that moving it back took.
   void defer_next_move(std::chrono::nanoseconds took);
 
-  Executor& session_;
+  Session& session_;
   bool on_ = false;
   Clock::time_point idle_since_{};
   uint64_t question_ = 0;  // id of the last request for room

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {

@@ -11,11 +11,11 @@
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 class BackPressure {
  public:
-  explicit BackPressure(Executor& session) : session_(session) {}
+  explicit BackPressure(Session& session) : session_(session) {}
   BackPressure(const BackPressure&) = delete;
   BackPressure& operator=(const BackPressure&) = delete;
 
@@ -36,7 +36,7 @@ class BackPressure {
   bool has_room(const Asked& asked) const;
   uint64_t high_mark() const;
 
-  Executor& session_;
+  Session& session_;
   bool long_ = false;
   std::vector<Asked> asked_;
 };

@@ -76,8 +76,8 @@ class LongCommand {
 
 }  // namespace
 
-Background::Background(Executor& executor, int stop_descriptor)
-    : executor_(executor),
+Background::Background(Session& session, int stop_descriptor)
+    : session_(session),
       stop_descriptor_(stop_descriptor),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       thread_([this] { run(); }) {}
@@ -91,31 +91,31 @@ Background::~Background() {
 
 void Background::run() {
   using Clock = std::chrono::steady_clock;
-  const auto [out, error] = executor_.capture.descriptors();
+  const auto [out, error] = session_.capture.descriptors();
   pollfd polled[4] = {
       {wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}, {stop_descriptor_, POLLIN, 0}};
   uint64_t seen = 0;
-  LongCommand long_command(executor_.start);
+  LongCommand long_command(session_.start);
   auto since = Clock::now();
   auto next_tick = Clock::now() + kTick;
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_tick - Clock::now());
     ::poll(polled, 4, static_cast<int>(std::max<int64_t>(0, left.count())));
     if (polled[0].revents != 0) return;
-    if (polled[1].revents != 0 || polled[2].revents != 0) executor_.capture.drain();
+    if (polled[1].revents != 0 || polled[2].revents != 0) session_.capture.drain();
     if (polled[3].revents != 0) {
-      executor_.outbox.end("poold is shutting down");
+      session_.outbox.end("poold is shutting down");
       polled[3].fd = -1;
     }
-    if (executor_.outbox.over()) executor_.compute.stop();
+    if (session_.outbox.over()) session_.compute.stop();
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;
-    const uint64_t current = executor_.current_command.sequence();
-    const auto* const bandwidth = executor_.start.bandwidth.get();
+    const uint64_t current = session_.current_command.sequence();
+    const auto* const bandwidth = session_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
       // The client's pings are held back behind data that exceeds its quota.
-      executor_.outbox.send(wire::MessageKind::pong, 0, 0);
+      session_.outbox.send(wire::MessageKind::pong, 0, 0);
     }
     if (current == 0 || current != seen) {
       seen = current;
@@ -123,10 +123,10 @@ void Background::run() {
       long_command.ended();
       continue;
     }
-    long_command.check(executor_.current_command);
-    executor_.outbox.send(wire::MessageKind::pong, 0, 0);
-    if (executor_.outbox.over()) executor_.compute.stop();
-    if (!executor_.outbox.over() || now - since < kOutlive) continue;
+    long_command.check(session_.current_command);
+    session_.outbox.send(wire::MessageKind::pong, 0, 0);
+    if (session_.outbox.over()) session_.compute.stop();
+    if (!session_.outbox.over() || now - since < kOutlive) continue;
     // The executor is inside the driver and the client is gone. On exit the driver frees everything that the
     // process holds.
     std::_Exit(1);

@@ -4,13 +4,13 @@
 #pragma once
 #include <thread>
 
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 
 class Background {
  public:
-  Background(Executor& executor, int stop_descriptor);
+  Background(Session& session, int stop_descriptor);
   ~Background();
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
@@ -18,7 +18,7 @@ class Background {
  private:
   void run();
 
-  Executor& executor_;
+  Session& session_;
   int stop_descriptor_;  // -1: none
   int wake_;
   std::thread thread_;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "protocol/control/dump.pb.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {

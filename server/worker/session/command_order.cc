@@ -10,7 +10,7 @@
 #include "protocol/wire/graphs.h"
 #include "server/worker/handlers/call_rows.h"
 #include "server/worker/handlers/launch.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {
@@ -65,12 +65,12 @@ const std::vector<const Exception*>& exceptions() {
   return by_row;
 }
 
-void set_stream(Executor& session, CommandOrder& order, uint64_t handle, bool gives_work) {
+void set_stream(Session& session, CommandOrder& order, uint64_t handle, bool gives_work) {
   order.stream = session.table.find_stream(handle);
   order.gives_work = gives_work && order.stream != nullptr;
 }
 
-CommandOrder order_of_row(Executor& session, const Command& command) {
+CommandOrder order_of_row(Session& session, const Command& command) {
   CommandOrder order;
   order.sequence = command.header.sequence;
   const auto row = find_row(command.header.id);
@@ -88,12 +88,12 @@ CommandOrder order_of_row(Executor& session, const Command& command) {
 }
 
 // A launch reads its function and the function's owners (module, library), whose unloading would remove it.
-void read_function(const Executor& session, CommandOrder& order, uint64_t function) {
+void read_function(const Session& session, CommandOrder& order, uint64_t function) {
   for (uint64_t handle = function; handle != 0; handle = session.table.owner_of(handle))
     order.reads.add(handle);
 }
 
-void read_launch_order(Executor& session, CommandOrder& order, wire::Reader body) {
+void read_launch_order(Session& session, CommandOrder& order, wire::Reader body) {
   const auto read = commands::read_launch(body);
   if (!read) return;
   order.rule = Rule::in_order;
@@ -107,14 +107,14 @@ void read_launch_order(Executor& session, CommandOrder& order, wire::Reader body
 }
 
 // Sets the order of a copy in `stream` with the given wire::kCopy... flags.
-void set_copy_order(Executor& session, CommandOrder& order, uint64_t stream, uint32_t flags) {
+void set_copy_order(Session& session, CommandOrder& order, uint64_t stream, uint32_t flags) {
   if ((flags & wire::kCopyPassesOthers) != 0) return;
   order.rule = Rule::in_order;
   set_stream(session, order, stream, true);
   order.for_all_streams = (flags & wire::kCopyOrdersStreams) != 0;
 }
 
-void set_graph_order(Executor& session, CommandOrder& order, uint64_t executable) {
+void set_graph_order(Session& session, CommandOrder& order, uint64_t executable) {
   order.rule = Rule::in_order;
   order.writes.add(executable);
   session.graphs.add_events(executable, order.reads, order.writes);
@@ -123,7 +123,7 @@ void set_graph_order(Executor& session, CommandOrder& order, uint64_t executable
 
 }  // namespace
 
-CommandOrder order_of(Executor& session, const Command& command) {
+CommandOrder order_of(Session& session, const Command& command) {
   const ContextState* const context = session.enter(command);
   if (command.header.id < wire::kFirstCommand) return order_of_row(session, command);
   CommandOrder order;

@@ -1,7 +1,7 @@
 #include "server/worker/session/dump.h"
 
 #include "protocol/control/dump.pb.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 namespace gpupool::worker {
 namespace {
@@ -22,7 +22,7 @@ void describe(const CurrentCommand& current_command, admin::ExecutorDump& execut
 
 }  // namespace
 
-std::string dump(Executor& session) {
+std::string dump(Session& session) {
   admin::WorkerDump dump;
   describe(session.current_command, *dump.mutable_executor());
   dump.set_received(session.current_command.received());
@@ -42,7 +42,7 @@ std::string dump(Executor& session) {
   return dump.SerializeAsString();
 }
 
-DumpServer::DumpServer(Executor& session) : session_(session) {
+DumpServer::DumpServer(Session& session) : session_(session) {
   if (!session.start.control) return;
   session.start.control->handle(ControlKind::dump_wanted, [&session](const server::ControlMessage& message) {
     // poold reports a missing answer

@@ -12,24 +12,24 @@ class WorkerDump;
 
 namespace gpupool::worker {
 
-class Executor;
+class Session;
 
 constexpr int kMostListed = 32;      // entries per list
 constexpr int kMostKeptListed = 20;  // entries of the backlog's list
 
 // Returns a serialized WorkerDump of at most server::kMaxControlPayload bytes. Any thread.
-std::string dump(Executor& session);
+std::string dump(Session& session);
 // Answers poold's requests for dumps during its lifetime, on the control thread. That thread can be inside a
 // driver call itself (exported_handles.h), which delays the answer.
 class DumpServer {
  public:
-  explicit DumpServer(Executor& session);
+  explicit DumpServer(Session& session);
   ~DumpServer();
   DumpServer(const DumpServer&) = delete;
   DumpServer& operator=(const DumpServer&) = delete;
 
  private:
-  Executor& session_;
+  Session& session_;
 };
 
 inline uint64_t age_ms(std::chrono::steady_clock::time_point since) {

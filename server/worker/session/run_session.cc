@@ -8,7 +8,7 @@
 #include "server/worker/copies/bandwidth.h"
 #include "server/worker/session/background.h"
 #include "server/worker/session/dump.h"
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 #include "server/worker/session/refusals.h"
 
 namespace gpupool::worker {
@@ -49,35 +49,35 @@ int run_session(SessionStart start) {
   start.connection = std::make_unique<MeteredConnection>(std::move(start.connection), bandwidth);
   start.bandwidth = bandwidth;
   const auto accept_bulk = start.bulk_connections;
-  Executor executor(start);
-  send_refusals(executor.outbox, executor.ledger, start);
+  Session session(start);
+  send_refusals(session.outbox, session.ledger, start);
   if (start.capture_output) {
-    if (const auto captured = executor.capture.start(); !captured) {
-      executor.outbox.end(captured.error().message);
+    if (const auto captured = session.capture.start(); !captured) {
+      session.outbox.end(captured.error().message);
       return 1;
     }
   }
   int status = 1;
   {
-    const Background background(executor, stop_descriptor);
+    const Background background(session, stop_descriptor);
     if (accept_bulk)
-      accept_bulk([&executor, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
-        executor.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), peer_copy);
+      accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
+        session.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), peer_copy);
       });
     if (start.control) {
       start.control->handle(
           server::ControlKind::end_session,
-          [&executor](const server::ControlMessage& message) { executor.outbox.end(message.payload); });
+          [&session](const server::ControlMessage& message) { session.outbox.end(message.payload); });
     }
     {
-      const DumpServer dumps(executor);
-      status = executor.run() ? 0 : 1;
+      const DumpServer dumps(session);
+      status = session.run() ? 0 : 1;
     }
-    executor.outbox.close();
+    session.outbox.close();
     if (start.control) start.control->handle(server::ControlKind::end_session, nullptr);
     if (accept_bulk) accept_bulk(nullptr);
     const Watchdog watchdog(status);
-    executor.tear_down();
+    session.tear_down();
   }
   return status;
 }

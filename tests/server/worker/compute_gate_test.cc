@@ -97,8 +97,8 @@ bool eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
-struct Session {
-  Session() {
+struct GatedSession {
+  GatedSession() {
     g_device = &device;
     page = *quota::SharedPage<quota::SessionPage>::create("test");
     gate = std::make_unique<ComputeGate>(
@@ -107,7 +107,7 @@ struct Session {
     context = contexts.add(1, reinterpret_cast<CUcontext>(1), 0, true);
     contexts.enter(context);
   }
-  ~Session() {
+  ~GatedSession() {
     device.pass(~uint64_t{0});
     gate->stop();
     waits.stop();
@@ -163,7 +163,7 @@ const WorkKind kFill = transfer_kind(1 << 20);
 }  // namespace
 
 TEST_CASE("an unlimited session that is alone never waits and is measured completely") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, false);
   for (int i = 0; i < 5000; ++i) REQUIRE(session.work() == CUDA_SUCCESS);
   CHECK(session.work(session.context->legacy, kFill) == CUDA_SUCCESS);
@@ -177,7 +177,7 @@ TEST_CASE("an unlimited session that is alone never waits and is measured comple
 }
 
 TEST_CASE("alone, a session that sleeps after each launch has few events recorded") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, false);
   session.device.pass(~uint64_t{0});
   const auto begin = std::chrono::steady_clock::now();
@@ -191,7 +191,7 @@ TEST_CASE("alone, a session that sleeps after each launch has few events recorde
 }
 
 TEST_CASE("the first pieces of a session that is alone are measured") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, false);
   session.device.pass(~uint64_t{0});
   for (int i = 0; i < 30; ++i) {
@@ -203,7 +203,7 @@ TEST_CASE("the first pieces of a session that is alone are measured") {
 
 TEST_CASE("the GPU time of work without events is sampled") {
   const int busy = GENERATE(0, 5, 10);
-  Session session;
+  GatedSession session;
   session.device.event_milliseconds = 0;
   session.sleep_often();
   session.device.pass(~uint64_t{0});
@@ -228,7 +228,7 @@ TEST_CASE("the GPU time of work without events is sampled") {
 }
 
 TEST_CASE("streams whose work is sampled at the same time are counted once") {
-  Session session;
+  GatedSession session;
   session.device.event_milliseconds = 0;
   session.sleep_often();
   StreamState other;
@@ -246,7 +246,7 @@ TEST_CASE("streams whose work is sampled at the same time are counted once") {
 }
 
 TEST_CASE("a sampled piece that ends at a gate is sampled until the device is done with it") {
-  Session session;
+  GatedSession session;
   session.device.event_milliseconds = 0;
   session.sleep_often();
   const uint64_t recorded = session.device.recorded;
@@ -264,7 +264,7 @@ TEST_CASE("a sampled piece that ends at a gate is sampled until the device is do
 }
 
 TEST_CASE("measures work behind a wait because the stream is not idle during it") {
-  Session session;
+  GatedSession session;
   session.sleep_often();
   session.gate->pause(session.context->legacy);
   session.device.pass(session.device.recorded);  // the sampled piece, if any
@@ -289,7 +289,7 @@ TEST_CASE("measures work behind a wait because the stream is not idle during it"
 }
 
 TEST_CASE("sampled work holds the turn that others want until it is done") {
-  Session session;
+  GatedSession session;
   session.sleep_often();
   const uint64_t recorded = session.device.recorded;
   session.device.busy_tenths = 10;
@@ -308,7 +308,7 @@ TEST_CASE("sampled work holds the turn that others want until it is done") {
 }
 
 TEST_CASE("a turn that others want is given up when sampled work is seen to be done") {
-  Session session;
+  GatedSession session;
   session.sleep_often();
   const uint64_t recorded = session.device.recorded;
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -319,7 +319,7 @@ TEST_CASE("a turn that others want is given up when sampled work is seen to be d
 }
 
 TEST_CASE("measures every piece beside other sessions even after sampled pieces") {
-  Session session;
+  GatedSession session;
   session.sleep_often();
   session.device.busy_tenths = 10;
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -332,7 +332,7 @@ TEST_CASE("measures every piece beside other sessions even after sampled pieces"
 }
 
 TEST_CASE("the legacy stream of a green context is always measured") {
-  Session session;
+  GatedSession session;
   session.context->green = &session;
   session.sleep_often();
   CHECK(session.device.recorded == 80);
@@ -340,7 +340,7 @@ TEST_CASE("the legacy stream of a green context is always measured") {
 }
 
 TEST_CASE("work without a turn asks for one and waits") {
-  Session session;
+  GatedSession session;
   auto result = session.work_elsewhere();
   CHECK(eventually([&] { return (*session.page)->wants_turn[0] == 1 && session.rings > 0; }));
   CHECK(session.blocks(result));
@@ -352,7 +352,7 @@ TEST_CASE("work without a turn asks for one and waits") {
 }
 
 TEST_CASE("gives up the turn when its work is done") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
@@ -368,7 +368,7 @@ TEST_CASE("gives up the turn when its work is done") {
 }
 
 TEST_CASE("a turn that others want is given up when there is no work") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
@@ -381,7 +381,7 @@ TEST_CASE("a turn that others want is given up when there is no work") {
 }
 
 TEST_CASE("work that waits for something else keeps neither the turn nor other work") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);  // no event completes: its stream waits
   session.gate->before_sleep();
@@ -392,7 +392,7 @@ TEST_CASE("work that waits for something else keeps neither the turn nor other w
 }
 
 TEST_CASE("keeps little work on a shared device") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.device.pass(1);
@@ -414,7 +414,7 @@ TEST_CASE("keeps little work on a shared device") {
 }
 
 TEST_CASE("a turn is given up while the last short work of a known kind runs") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);  // measured: one millisecond
   session.gate->before_sleep();
@@ -432,7 +432,7 @@ TEST_CASE("a turn is given up while the last short work of a known kind runs") {
 }
 
 TEST_CASE("work that outlasts its turn does not delay the next turn") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
@@ -448,7 +448,7 @@ TEST_CASE("work that outlasts its turn does not delay the next turn") {
 }
 
 TEST_CASE("work that only later work can end does not block it forever") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.device.pass(1);
@@ -458,7 +458,7 @@ TEST_CASE("work that only later work can end does not block it forever") {
 }
 
 TEST_CASE("streams that work at the same time are counted once") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, false);
   StreamState other;
   other.context = session.context;
@@ -473,14 +473,14 @@ TEST_CASE("streams that work at the same time are counted once") {
 }
 
 TEST_CASE("the end of a session wakes waiters and gives up the turn") {
-  Session session;
+  GatedSession session;
   auto result = session.work_elsewhere();
   CHECK(eventually([&] { return (*session.page)->wants_turn[0] == 1; }));
   session.gate->stop();
   CHECK(result.get() == CUDA_ERROR_OPERATING_SYSTEM);
   CHECK((*session.page)->wants_turn[0] == 0);
 
-  Session holder;
+  GatedSession holder;
   holder.turn(State::open, true);
   REQUIRE(holder.work() == CUDA_SUCCESS);
   holder.gate->stop();
@@ -488,7 +488,7 @@ TEST_CASE("the end of a session wakes waiters and gives up the turn") {
 }
 
 TEST_CASE("the time in which a stream waits for the client is not counted") {
-  Session session;
+  GatedSession session;
   StreamGates gates(
       session.contexts, [] {}, [&](StreamState& stream) { session.gate->pause(stream); });
   session.turn(State::open, false);
@@ -537,7 +537,7 @@ TEST_CASE("evicts the least recently used estimates") {
 }
 
 TEST_CASE("new shapes of a known kernel share a piece beside others") {
-  Session session;
+  GatedSession session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);  // one millisecond for 100 blocks
   session.gate->before_sleep();

@@ -82,12 +82,12 @@ struct Outcome {
   Outcome(Next next, const char* why) : next(next), why(why) {}
 };
 
-class Executor {
+class Session {
  public:
-  explicit Executor(SessionStart& start);
-  ~Executor();
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
+  explicit Session(SessionStart& start);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   // Runs until the client leaves or the session has to end. Returns true after an orderly end.
   bool run();
@@ -239,6 +239,6 @@ class Executor {
 const char* command_name(uint16_t id);
 
 // The session of the calling executor thread, for wrappers that rows call in place of driver functions.
-extern thread_local Executor* t_executor;
+extern thread_local Session* t_session;
 
 }  // namespace gpupool::worker

@@ -1,4 +1,4 @@
-#include "server/worker/session/executor.h"
+#include "server/worker/session/session.h"
 
 #include <array>
 #include <cstdlib>
@@ -11,11 +11,11 @@
 
 namespace gpupool::worker {
 
-thread_local Executor* t_executor = nullptr;
+thread_local Session* t_session = nullptr;
 
 namespace {
 
-using Handler = Outcome (*)(Executor&, Command&);
+using Handler = Outcome (*)(Session&, Command&);
 
 constexpr uint16_t kCommandIds[] = {
 #define COMMAND(id, name) id,
@@ -70,7 +70,7 @@ const char* command_name(uint16_t id) {
   return row ? call_rows()[*row].name : "none";
 }
 
-Executor::Executor(SessionStart& start)
+Session::Session(SessionStart& start)
     : start(start),
       counters(start.usage.counters()),
       ledger(start.usage.account, start.usage.page, start.usage.slot),
@@ -126,12 +126,12 @@ Executor::Executor(SessionStart& start)
   if (!start.direct_memory) memory.disable_direct_access();
 }
 
-Executor::~Executor() {
-  if (t_executor == this) t_executor = nullptr;
+Session::~Session() {
+  if (t_session == this) t_session = nullptr;
 }
 
-bool Executor::run() {
-  t_executor = this;
+bool Session::run() {
+  t_session = this;
   current_command.begin_session();
   invalidate_current_context();
   if (const char* const missing = api.load(start.symbol)) {
@@ -176,7 +176,7 @@ bool Executor::run() {
   }
 }
 
-bool Executor::receive(const wire::CommandHeader& header) {
+bool Session::receive(const wire::CommandHeader& header) {
   if (!settle()) return false;
   current_command.begin(header.sequence, header.id, header.context);
   Command command{header};
@@ -207,7 +207,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   return true;
 }
 
-bool Executor::keep(Command& command, bool* alive) {
+bool Session::keep(Command& command, bool* alive) {
   *alive = true;
   const CommandOrder order = order_of(*this, command);
   const char* const waits_for = backlog.must_wait(order);
@@ -232,7 +232,7 @@ bool Executor::keep(Command& command, bool* alive) {
 }
 
 // Executes a command whose body has been received completely.
-bool Executor::replay(Command& command) {
+bool Session::replay(Command& command) {
   if (command.header.id != static_cast<uint16_t>(wire::Command::copy_to_device))
     return finish(command, execute(command));
   inbox.replay(command.body);
@@ -241,7 +241,7 @@ bool Executor::replay(Command& command) {
   return finish(command, outcome);
 }
 
-bool Executor::run_backlog() {
+bool Session::run_backlog() {
   // The next part of a graph may wait for its turn on the GPU; marking a command as running keeps signs of
   // life going.
   std::optional<CurrentCommand::Inner> inner;
@@ -253,7 +253,7 @@ bool Executor::run_backlog() {
   return alive;
 }
 
-bool Executor::execute_kept(Backlog::KeptCommand& kept) {
+bool Session::execute_kept(Backlog::KeptCommand& kept) {
   const CurrentCommand::Inner inner(current_command, kept.header.sequence, kept.header.id,
                                     kept.header.context);
   Command command{kept.header};
@@ -263,7 +263,7 @@ bool Executor::execute_kept(Backlog::KeptCommand& kept) {
   return alive;
 }
 
-bool Executor::make_room() {
+bool Session::make_room() {
   const auto too_much = [this] { return backlog.bytes() > start.usage.most_queued(kMostKept); };
   if (!too_much()) return true;
   const Waiting waiting("the client to complete host functions or copies, because the backlog is full");
@@ -281,7 +281,7 @@ bool Executor::make_room() {
   return !outbox.over();
 }
 
-bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline) {
+bool Session::empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline) {
   while (gates.any_in(context) || backlog.any_in(context)) {
     graphs.give_up_launches(context);
     gates.open_numbered(context);
@@ -306,7 +306,7 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
   return true;
 }
 
-bool Executor::when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then) {
+bool Session::when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then) {
   const auto pool = stream.context->events;
   const CUevent event = pool->take();
   // Returns the event to its pool even if the session ends before a thread waits for it.
@@ -324,12 +324,12 @@ bool Executor::when_done(StreamState& stream, const char* purpose, std::function
                       });
 }
 
-void Executor::forget_code(uint64_t handle) {
+void Session::forget_code(uint64_t handle) {
   images.forget(handle);
   memory_charges.forget_image(handle);
 }
 
-void Executor::unload_postponed() {
+void Session::unload_postponed() {
   if (graphs.launching() || !backlog.empty()) return;
   ContextState* const before = contexts.current();
   postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); },
@@ -339,14 +339,14 @@ void Executor::unload_postponed() {
 
 // State of a postponed reply; shared with the function that answer_later() returns, which outlives the
 // command.
-struct Executor::Postponed {
+struct Session::Postponed {
   uint64_t sequence = 0;
   bool wants_reply = false;
   CUresult deferred = CUDA_SUCCESS;  // error of an earlier command
   wire::Buffer body;
 };
 
-std::function<void(CUresult)> Executor::answer_later() {
+std::function<void(CUresult)> Session::answer_later() {
   postponed_ = std::make_shared<Postponed>();
   return [this, postponed = postponed_](CUresult result) {
     if (!postponed->wants_reply) return defer(result);
@@ -355,7 +355,7 @@ std::function<void(CUresult)> Executor::answer_later() {
   };
 }
 
-Outcome Executor::execute(Command& command) {
+Outcome Session::execute(Command& command) {
   const auto outer = std::exchange(postponed_, nullptr);
   Outcome outcome = execute_now(command);
   if (const auto postponed = std::exchange(postponed_, outer);
@@ -369,7 +369,7 @@ Outcome Executor::execute(Command& command) {
   return outcome;
 }
 
-Outcome Executor::execute_now(Command& command) {
+Outcome Session::execute_now(Command& command) {
   reply_body.clear();
   if (reply_body.capacity() > kKeptReplyBytes) reply_body.shrink_to_fit();
   const uint16_t id = command.header.id;
@@ -378,7 +378,7 @@ Outcome Executor::execute_now(Command& command) {
   return kHandlers[id - wire::kFirstCommand](*this, command);
 }
 
-Outcome Executor::execute_row(Command& command) {
+Outcome Session::execute_row(Command& command) {
   const auto index = find_row(command.header.id);
   // A client that was built with newer headers may know more rows.
   if (!index) return CUDA_ERROR_NOT_SUPPORTED;
@@ -393,7 +393,7 @@ Outcome Executor::execute_row(Command& command) {
   return *result;
 }
 
-bool Executor::finish(const Command& command, const Outcome& outcome) {
+bool Session::finish(const Command& command, const Outcome& outcome) {
   current_command.count_executed();
   switch (outcome.next) {
     case Outcome::Next::lost: return false;
@@ -416,7 +416,7 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
   return outbox.send(wire::MessageKind::reply, result, command.header.sequence, reply_body);
 }
 
-std::optional<std::chrono::microseconds> Executor::before_sleep() {
+std::optional<std::chrono::microseconds> Session::before_sleep() {
   auto longest = compute.before_sleep();
   const auto accepted = [this](const wire::CommandHeader& header) {
     const bool is_update = header.id == static_cast<uint16_t>(wire::Command::update_graph);
@@ -447,18 +447,18 @@ std::optional<std::chrono::microseconds> Executor::before_sleep() {
   return longest ? std::min(*longest, next_sleep_) : next_sleep_;
 }
 
-void Executor::answer(uint64_t sequence, CUresult result, std::span<const std::byte> body) {
+void Session::answer(uint64_t sequence, CUresult result, std::span<const std::byte> body) {
   publish();
   memory.collect();
   outbox.send(wire::MessageKind::reply, result, sequence, body);
 }
 
-void Executor::publish() {
+void Session::publish() {
   if (output_possible.load(std::memory_order_relaxed)) capture.flush();
   small_copies.flush();
 }
 
-bool Executor::is_idle(StreamState& stream) {
+bool Session::is_idle(StreamState& stream) {
   // Uses an event instead of a query, because a stream may also have to wait for others (as the legacy stream
   // does).
   EventPool& pool = *stream.context->events;
@@ -470,12 +470,12 @@ bool Executor::is_idle(StreamState& stream) {
   return idle;
 }
 
-void Executor::fetch_output(StreamState& stream) {
+void Session::fetch_output(StreamState& stream) {
   // The stream is idle, so this returns at once; it makes the driver print the output of device code.
   if (output_possible.load(std::memory_order_relaxed)) api.cuStreamSynchronize(stream.stream);
 }
 
-std::shared_ptr<Peer> Executor::peer(const wire::PeerTarget& target) {
+std::shared_ptr<Peer> Session::peer(const wire::PeerTarget& target) {
   const PeerName name{target.address, target.session_id, target.port, target.rdma};
   const auto known = peers_.find(name);
   if (known != peers_.end() && !known->second->broken()) return known->second;
@@ -485,12 +485,12 @@ std::shared_ptr<Peer> Executor::peer(const wire::PeerTarget& target) {
                                                start.rdma, start.bandwidth);
 }
 
-ContextState* Executor::enter(const Command& command) {
+ContextState* Session::enter(const Command& command) {
   ContextState* const context = contexts.find(command.header.context);
   return contexts.enter(context) == CUDA_SUCCESS ? context : nullptr;
 }
 
-void Executor::before_stream_destroyed(StreamState& stream) {
+void Session::before_stream_destroyed(StreamState& stream) {
   graphs.give_up_launches(stream);
   gates.drop(stream);
   backlog.forget(stream);
@@ -513,7 +513,7 @@ void Executor::before_stream_destroyed(StreamState& stream) {
   api.cuStreamSynchronize(stream.stream);
 }
 
-bool Executor::leave(ContextState& context) {
+bool Session::leave(ContextState& context) {
   scrubber.finish_all();  // zeroing may be queued behind any work on the device
   const Waiting waiting("copies and waits in a context that is being destroyed");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
@@ -543,7 +543,7 @@ bool Executor::leave(ContextState& context) {
   return true;
 }
 
-CUresult Executor::destroy(CUcontext object, bool primary, GreenContext green) {
+CUresult Session::destroy(CUcontext object, bool primary, GreenContext green) {
   if (green) {
     set_primary_of(object, nullptr);
     partition.destroy(green);
@@ -553,7 +553,7 @@ CUresult Executor::destroy(CUcontext object, bool primary, GreenContext green) {
   return api.cuCtxDestroy_v2(object);
 }
 
-void Executor::tear_down() {
+void Session::tear_down() {
   checkpoint.end();
   moves.end();
   compute.stop();
