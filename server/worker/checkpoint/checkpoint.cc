@@ -79,7 +79,7 @@ bool Checkpoint::wait_until_lockable(uint16_t id) {
     // The command may be what ends the work: the answer of a host function, or the resumption of a held
     // stream.
     if (must_not_wait(id) || session_.gates.any_by_number()) break;
-    if (!session_.settle()) return false;
+    if (!session_.executor.settle()) return false;
     ::nanosleep(&kBusyPollInterval, nullptr);
   }
   return !session_.outbox.over();

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "server/worker/session/session.h"
+#include "server/worker/copies/copies.h"
 
 namespace gpupool::worker {
 namespace {
@@ -18,16 +18,16 @@ constexpr std::chrono::milliseconds kChunkTime{20};
 
 }  // namespace
 
-IncomingCopy::IncomingCopy(Session& session, uint64_t sequence, ContextState* context, const DeviceRows& rows)
+IncomingCopy::IncomingCopy(Copies& copies, uint64_t sequence, ContextState* context, const DeviceRows& rows)
     : BulkCopy(context, rows, true),
-      session_(session),
+      copies_(copies),
       sequence_(sequence),
       seen_(rows.pieces()),
       missing_(rows.pieces()) {}
 
 void IncomingCopy::prepare(ContextState& context) {
-  staged_.emplace(session_.api, context, rows);
-  if (!staged_->take(session_.staging, context, false, false)) return staged_.reset();
+  staged_.emplace(copies_.api, context, rows);
+  if (!staged_->take(copies_.staging, context, false, false)) return staged_.reset();
   const std::lock_guard lock(mutex_);
   way_ = Way::staged;
 }
@@ -52,12 +52,12 @@ void IncomingCopy::start_placing_early_pieces() {
     placing_early_ = true;
     ++active_;
   }
-  const bool taken = context && session_.waits.submit(context, "staging memory for a copy to the device",
-                                                      [self = shared_from_this()] {
-                                                        make_current(self->session_.api, self->context);
-                                                        self->place_early_pieces();
-                                                        make_current(self->session_.api, nullptr);
-                                                      });
+  const bool taken = context && copies_.waits.submit(context, "staging memory for a copy to the device",
+                                                     [self = shared_from_this()] {
+                                                       make_current(self->copies_.api, self->context);
+                                                       self->place_early_pieces();
+                                                       make_current(self->copies_.api, nullptr);
+                                                     });
   if (!taken) place_early_pieces();
 }
 
@@ -68,7 +68,7 @@ void IncomingCopy::place_early_pieces() {
     const auto node = early_.extract(early_.begin());
     lock.unlock();
     place(node.key(), node.mapped());
-    session_.copies.give_room(node.mapped().size());
+    copies_.bulk.give_room(node.mapped().size());
     lock.lock();
     changed_.notify_all();
   }
@@ -107,16 +107,16 @@ void IncomingCopy::count(uint64_t received) {
     if (over_ && gate_) gate_->open();
   }
   changed_.notify_all();
-  if (last) session_.copies.remove(sequence_);
+  if (last) copies_.bulk.remove(sequence_);
 }
 
 IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
   if (staged_) return Way::staged;
   const bool reachable =
-      session_.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
-  if (reachable && session_.is_idle(stream)) return Way::direct;
-  staged_.emplace(session_.api, *stream.context, rows);
-  return staged_->take(session_.staging, *stream.context, false, true) ? Way::staged : Way::discard;
+      copies_.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  if (reachable && copies_.stream_work.is_idle(stream)) return Way::direct;
+  staged_.emplace(copies_.api, *stream.context, rows);
+  return staged_->take(copies_.staging, *stream.context, false, true) ? Way::staged : Way::discard;
 }
 
 CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
@@ -130,7 +130,7 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
       const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) {
         self->finish(stream, orders_streams);
       };
-      gate_ = session_.gates.close(stream, sequence_, "a copy to the device", opened, orders_streams);
+      gate_ = copies_.gates.close(stream, sequence_, "a copy to the device", opened, orders_streams);
       return CUDA_SUCCESS;
     }
   }
@@ -146,10 +146,10 @@ void IncomingCopy::discard_data() {
 // Completes the copy when its data is there or will not come. The stream's context must be current.
 void IncomingCopy::finish(StreamState& stream, bool orders_streams) {
   if (staged_) {
-    session_.defer(staged_->result());
-    staged_->give_back(session_.staging);
+    copies_.replies.defer(staged_->result());
+    staged_->give_back(copies_.staging);
   }
-  if (orders_streams) session_.contexts.order_all_after(stream);
+  if (orders_streams) copies_.contexts.order_all_after(stream);
 }
 
 Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset,
@@ -184,7 +184,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
       if (way_ != Way::staged) continue;
     }
     const uint64_t most = std::chrono::steady_clock::now() < impatient ? kMostEarlyBytes : kMostEarlyAtAll;
-    if (session_.copies.take_room(packed.size(), session_.start.usage.most_queued(most))) {
+    if (copies_.bulk.take_room(packed.size(), copies_.usage.most_queued(most))) {
       lock.unlock();
       return receive_early(reader, piece, kept);
     }
@@ -205,7 +205,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
 // Returns nullopt if no chunk became free in time.
 std::optional<Result<void>> IncomingCopy::receive_staged(compression::PieceReader& reader, uint64_t piece,
                                                          std::span<std::byte> packed) {
-  make_current(session_.api, context);
+  make_current(copies_.api, context);
   std::optional<Result<void>> received;
   if (StagingChunk* const chunk = staged_->acquire(kChunkTime)) {
     received = reader.read({chunk->data, packed.size()});
@@ -214,14 +214,14 @@ std::optional<Result<void>> IncomingCopy::receive_staged(compression::PieceReade
     else
       staged_->put_back(chunk);
   }
-  make_current(session_.api, nullptr);
+  make_current(copies_.api, nullptr);
   return received;
 }
 
 Result<void> IncomingCopy::receive_early(compression::PieceReader& reader, uint64_t piece, bool* kept) {
   std::vector<std::byte> data(rows.size_of(piece));
   if (const auto received = reader.read(data); !received) {
-    session_.copies.give_room(data.size());
+    copies_.bulk.give_room(data.size());
     return received;
   }
   {
@@ -229,9 +229,9 @@ Result<void> IncomingCopy::receive_early(compression::PieceReader& reader, uint6
     early_.emplace(piece, std::move(data));
   }
   *kept = true;
-  make_current(session_.api, context);
+  make_current(copies_.api, context);
   start_placing_early_pieces();
-  make_current(session_.api, nullptr);
+  make_current(copies_.api, nullptr);
   return {};
 }
 
@@ -244,7 +244,7 @@ void IncomingCopy::cancel() {
   if (gate_)
     gate_->open();
   else if (staged_)
-    staged_->give_back(session_.staging);
+    staged_->give_back(copies_.staging);
 }
 
 }  // namespace gpupool::worker

@@ -20,12 +20,12 @@
 
 namespace gpupool::worker {
 
-class Session;
+class Copies;
 
 class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<IncomingCopy> {
  public:
   // `sequence`: of the command. `context` is null if the data is to be discarded.
-  IncomingCopy(Session& session, uint64_t sequence, ContextState* context, const DeviceRows& rows);
+  IncomingCopy(Copies& copies, uint64_t sequence, ContextState* context, const DeviceRows& rows);
 
   // Acquires staging memory, if available, for data that arrives before begin().
   void prepare(ContextState& context);
@@ -61,7 +61,7 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   void decide(Way way);
   void finish(StreamState& stream, bool orders_streams);
 
-  Session& session_;
+  Copies& copies_;
   const uint64_t sequence_;
   std::optional<StagedIn> staged_;
   std::atomic<bool> claimed_{false};

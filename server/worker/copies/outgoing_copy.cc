@@ -4,15 +4,15 @@
 
 #include "protocol/wire/copies.h"
 #include "server/worker/copies/bulk_connections.h"
-#include "server/worker/session/session.h"
+#include "server/worker/copies/copies.h"
 #include "server/worker/sharing/peer.h"
 
 namespace gpupool::worker {
 
-OutgoingCopy::OutgoingCopy(Session& session, Way way, ContextState& context, const DeviceRows& rows,
+OutgoingCopy::OutgoingCopy(Copies& copies, Way way, ContextState& context, const DeviceRows& rows,
                            uint64_t sequence, CUresult reply)
     : BulkCopy(&context, rows, false),
-      session_(session),
+      copies_(copies),
       way_(way),
       sequence_(sequence),
       reply_(reply),
@@ -22,39 +22,39 @@ OutgoingCopy::~OutgoingCopy() {
   if (reached_) events_->give(reached_);
 }
 
-CUresult OutgoingCopy::start(Session& session, Way way, StreamState& stream, const DeviceRows& rows,
+CUresult OutgoingCopy::start(Copies& copies, Way way, StreamState& stream, const DeviceRows& rows,
                              uint64_t sequence, CUresult reply) {
-  auto copy = std::make_shared<OutgoingCopy>(session, way, *stream.context, rows, sequence, reply);
+  auto copy = std::make_shared<OutgoingCopy>(copies, way, *stream.context, rows, sequence, reply);
   const bool direct =
-      session.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
-  session.copies.add(sequence, copy);
+      copies.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  copies.bulk.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
-  if (result != CUDA_SUCCESS) session.copies.remove(sequence);
+  if (result != CUDA_SUCCESS) copies.bulk.remove(sequence);
   return result;
 }
 
 CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
   const CUresult result =
-      reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
+      reached_ ? copies_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
-  gate_ = session_.gates.close(stream, sequence_, "a copy from the device");
+  gate_ = copies_.gates.close(stream, sequence_, "a copy from the device");
   queue_when_ready();
   return CUDA_SUCCESS;
 }
 
 CUresult OutgoingCopy::begin_staged(StreamState& stream) {
-  staged_.emplace(session_.api, *stream.context, rows);
-  if (!staged_->take(session_.staging, *stream.context, false)) return CUDA_ERROR_OUT_OF_MEMORY;
+  staged_.emplace(copies_.api, *stream.context, rows);
+  if (!staged_->take(copies_.staging, *stream.context, false)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = staged_->begin(stream.stream);
   if (result != CUDA_SUCCESS) {
-    staged_->give_back(session_.staging, stream);
+    staged_->give_back(copies_.staging, stream);
     return result;
   }
-  gate_ = session_.gates.close(stream, sequence_, "a copy from the device",
-                               [self = shared_from_this()](StreamState& stream) {
-                                 self->staged_->give_back(self->session_.staging, stream);
-                               });
+  gate_ = copies_.gates.close(stream, sequence_, "a copy from the device",
+                              [self = shared_from_this()](StreamState& stream) {
+                                self->staged_->give_back(self->copies_.staging, stream);
+                              });
   queue_when_ready();
   return CUDA_SUCCESS;
 }
@@ -62,12 +62,12 @@ CUresult OutgoingCopy::begin_staged(StreamState& stream) {
 // Queues the pieces at once if they are ready, else on a wait thread.
 void OutgoingCopy::queue_when_ready() {
   const bool may_block = way_.by == Way::peer && !way_.server->is_open();
-  if (!may_block && reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS) return queue_ready();
+  if (!may_block && reached_ && copies_.api.cuEventQuery(reached_) == CUDA_SUCCESS) return queue_ready();
   const auto self = shared_from_this();
-  const bool taken = session_.waits.submit(context, "pieces of a copy from the device", [self] {
-    make_current(self->session_.api, self->context);
+  const bool taken = copies_.waits.submit(context, "pieces of a copy from the device", [self] {
+    make_current(self->copies_.api, self->context);
     self->queue_ready();
-    make_current(self->session_.api, nullptr);
+    make_current(self->copies_.api, nullptr);
   });
   if (!taken) queue_ready();  // no thread available: the executor waits itself
 }
@@ -79,7 +79,7 @@ void OutgoingCopy::queue_ready() {
     if (const CUresult result = staged_->result(); result != CUDA_SUCCESS) finish(result);
     return;
   }
-  const CUresult result = session_.api.cuEventSynchronize(reached_);
+  const CUresult result = copies_.api.cuEventSynchronize(reached_);
   events_->give(std::exchange(reached_, nullptr));  // must precede the destruction of the context
   if (result != CUDA_SUCCESS) return finish(result);
   for (uint64_t piece = 0; piece < rows.pieces(); ++piece) queue(piece);
@@ -89,9 +89,9 @@ void OutgoingCopy::queue(uint64_t piece) {
   if (way_.by == Way::peer)
     way_.server->send(shared_from_this(), piece);
   else if (way_.by == Way::links)
-    session_.links.send(shared_from_this(), piece);
+    copies_.connections.send(shared_from_this(), piece);
   else
-    session_.links.send_among_messages(shared_from_this(), piece);
+    copies_.connections.send_among_messages(shared_from_this(), piece);
 }
 
 std::optional<std::span<std::byte>> OutgoingCopy::lend(uint64_t piece, std::span<std::byte> scratch) {
@@ -108,7 +108,7 @@ std::optional<std::span<std::byte>> OutgoingCopy::lend(uint64_t piece, std::span
 }
 
 void OutgoingCopy::end(uint64_t piece, bool sent) {
-  make_current(session_.api, context);
+  make_current(copies_.api, context);
   if (staged_) staged_->done(piece);
   {
     const std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
   idle_.notify_all();
   if (sent) count_done(rows.size_of(piece));
   if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
-  make_current(session_.api, nullptr);
+  make_current(copies_.api, nullptr);
 }
 
 Result<void> OutgoingCopy::send(transport::Connection& connection, compression::PieceSender& sender,
@@ -148,14 +148,14 @@ void OutgoingCopy::finish(CUresult result) {
     if (finished_) return;
     finished_ = true;
   }
-  make_current(session_.api, context);
-  session_.answer(sequence_, result == CUDA_SUCCESS ? reply_ : result);
+  make_current(copies_.api, context);
+  copies_.replies.answer(sequence_, result == CUDA_SUCCESS ? reply_ : result);
   if (staged_) staged_->close();
   {
     const std::lock_guard lock(mutex_);
     if (active_ == 0) gate_->open();  // otherwise end() of the last piece in transit opens it
   }
-  session_.copies.remove(sequence_);
+  copies_.bulk.remove(sequence_);
 }
 
 void OutgoingCopy::cancel() {

@@ -19,7 +19,7 @@
 
 namespace gpupool::worker {
 
-class Session;
+class Copies;
 class Outbox;
 class Peer;
 
@@ -31,9 +31,9 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
     wire::PeerTarget there{};                // for `peer`
   };
   // Registers the copy and enqueues its device part in `stream`. After an error nothing is registered.
-  static CUresult start(Session& session, Way way, StreamState& stream, const DeviceRows& rows,
+  static CUresult start(Copies& copies, Way way, StreamState& stream, const DeviceRows& rows,
                         uint64_t sequence, CUresult reply);
-  OutgoingCopy(Session& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence,
+  OutgoingCopy(Copies& copies, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence,
                CUresult reply);
   ~OutgoingCopy() override;
 
@@ -60,7 +60,7 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   std::optional<std::span<std::byte>> lend(uint64_t piece, std::span<std::byte> scratch);
   void end(uint64_t piece, bool sent);
 
-  Session& session_;
+  Copies& copies_;
   const Way way_;
   const uint64_t sequence_;
   const CUresult reply_;             // deferred error of an earlier command, reported if this copy succeeds

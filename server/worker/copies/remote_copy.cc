@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/worker/session/session.h"
+#include "server/worker/copies/copies.h"
 
 namespace gpupool::worker {
 
 using Move = RemoteMemory::Move;
 
-RemoteCopy::RemoteCopy(Session& session, ContextState& context, const DeviceRows& rows, const Client& client,
+RemoteCopy::RemoteCopy(Copies& copies, ContextState& context, const DeviceRows& rows, const Client& client,
                        uint64_t sequence, CUresult reply)
     : BulkCopy(&context, rows, client.to_device),
-      session_(session),
+      copies_(copies),
       client_(client),
       sequence_(sequence),
       reply_(reply) {}
@@ -21,14 +21,14 @@ RemoteCopy::~RemoteCopy() {
   if (reached_) events_->give(reached_);
 }
 
-CUresult RemoteCopy::start(Session& session, StreamState& stream, const DeviceRows& rows,
-                           const Client& client, uint64_t sequence, CUresult reply) {
-  auto copy = std::make_shared<RemoteCopy>(session, *stream.context, rows, client, sequence, reply);
+CUresult RemoteCopy::start(Copies& copies, StreamState& stream, const DeviceRows& rows, const Client& client,
+                           uint64_t sequence, CUresult reply) {
+  auto copy = std::make_shared<RemoteCopy>(copies, *stream.context, rows, client, sequence, reply);
   const bool direct =
-      rows.rows == 1 && session.memory.register_for_rdma(rows.address, rows.width, &copy->spans_);
-  session.copies.add(sequence, copy);
+      rows.rows == 1 && copies.memory.register_for_rdma(rows.address, rows.width, &copy->spans_);
+  copies.bulk.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
-  if (result != CUDA_SUCCESS) session.copies.remove(sequence);
+  if (result != CUDA_SUCCESS) copies.bulk.remove(sequence);
   return result;
 }
 
@@ -36,22 +36,22 @@ void RemoteCopy::close_gate(StreamState& stream) {
   unmoved_ = pieces_ + (client_.to_device ? 0 : 1);
   const auto opened = [self = shared_from_this()](StreamState& stream) {
     self->give_back(stream);
-    if (self->client_.orders_streams) self->session_.contexts.order_all_after(stream);
+    if (self->client_.orders_streams) self->copies_.contexts.order_all_after(stream);
   };
   const char* const reason =
       client_.to_device ? "a direct copy to the device" : "a direct copy from the device";
-  gate_ = session_.gates.close(stream, sequence_, reason, opened, client_.orders_streams);
+  gate_ = copies_.gates.close(stream, sequence_, reason, opened, client_.orders_streams);
 }
 
 void RemoteCopy::give_back(StreamState& stream) {
-  if (in_) in_->give_back(session_.staging);
-  if (out_) out_->give_back(session_.staging, stream);
+  if (in_) in_->give_back(copies_.staging);
+  if (out_) out_->give_back(copies_.staging, stream);
 }
 
 CUresult RemoteCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
   const CUresult result =
-      reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
+      reached_ ? copies_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
   uint64_t at = rows.address;
   for (const DeviceSpan& span : spans_) {
@@ -59,7 +59,7 @@ CUresult RemoteCopy::begin_direct(StreamState& stream) {
     at = span.end;
   }
   written_past_cpu_ =
-      client_.to_device && !session_.memory.cpu_can_access() && session_.api.cuFlushGPUDirectRDMAWrites;
+      client_.to_device && !copies_.memory.cpu_can_access() && copies_.api.cuFlushGPUDirectRDMAWrites;
   close_gate(stream);
   submit_when_ready();
   return CUDA_SUCCESS;
@@ -70,12 +70,12 @@ CUresult RemoteCopy::begin_staged(StreamState& stream) {
   spans_.clear();
   CUresult result = CUDA_SUCCESS;
   if (client_.to_device) {
-    in_.emplace(session_.api, *stream.context, rows);
-    if (!in_->take(session_.staging, *stream.context, true, true)) return CUDA_ERROR_OUT_OF_MEMORY;
+    in_.emplace(copies_.api, *stream.context, rows);
+    if (!in_->take(copies_.staging, *stream.context, true, true)) return CUDA_ERROR_OUT_OF_MEMORY;
     in_->begin(stream.stream);
   } else {
-    out_.emplace(session_.api, *stream.context, rows);
-    if (!out_->take(session_.staging, *stream.context, true)) return CUDA_ERROR_OUT_OF_MEMORY;
+    out_.emplace(copies_.api, *stream.context, rows);
+    if (!out_->take(copies_.staging, *stream.context, true)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = out_->begin(stream.stream);
   }
   if (result != CUDA_SUCCESS) {
@@ -89,12 +89,12 @@ CUresult RemoteCopy::begin_staged(StreamState& stream) {
 
 void RemoteCopy::submit_when_ready() {
   const bool at_once =
-      in_ ? in_->holds_all() : reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
+      in_ ? in_->holds_all() : reached_ && copies_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
   if (at_once) return submit_ready();
-  const bool taken = session_.waits.submit(context, "pieces of a direct copy", [self = shared_from_this()] {
-    make_current(self->session_.api, self->context);
+  const bool taken = copies_.waits.submit(context, "pieces of a direct copy", [self = shared_from_this()] {
+    make_current(self->copies_.api, self->context);
     self->submit_ready();
-    make_current(self->session_.api, nullptr);
+    make_current(self->copies_.api, nullptr);
   });
   if (!taken) submit_ready();  // no thread available: the executor waits itself
 }
@@ -117,7 +117,7 @@ void RemoteCopy::submit_ready() {
     }
     return;
   }
-  const CUresult result = session_.api.cuEventSynchronize(reached_);
+  const CUresult result = copies_.api.cuEventSynchronize(reached_);
   events_->give(std::exchange(reached_, nullptr));  // must precede the destruction of the context
   if (result == CUDA_SUCCESS)
     submit(0, pieces_);
@@ -134,7 +134,7 @@ StagingChunk* RemoteCopy::chunk_of(uint64_t piece) {
 // Submits pieces, and the flush after the last piece.
 void RemoteCopy::submit(uint64_t first, uint64_t last) {
   if (last == pieces_ && !client_.to_device) ++last;
-  session_.remote.submit(shared_from_this(), first, last);
+  copies_.remote.submit(shared_from_this(), first, last);
 }
 
 std::optional<Move> RemoteCopy::begin(uint64_t piece) {
@@ -178,12 +178,12 @@ void RemoteCopy::end(uint64_t piece) {
   }
   if ((in_ || out_) && piece < pieces_) {
     const CUcontext before = current_context();
-    make_current(session_.api, context);
+    make_current(copies_.api, context);
     if (in_)
       in_->filled(chunk_of(piece), piece);
     else
       out_->done(piece);
-    make_current(session_.api, before);
+    make_current(copies_.api, before);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -214,7 +214,7 @@ void RemoteCopy::release() {
     if (!finished_ || active_ != 0 || releasing_) return;
     releasing_ = true;
   }
-  const DeviceApi& api = session_.api;
+  const DeviceApi& api = copies_.api;
   const CUcontext before = current_context();
   make_current(api, context);
   if (written_past_cpu_) {
@@ -222,7 +222,7 @@ void RemoteCopy::release() {
                                    CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
   }
   if (in_ && result_ == CUDA_SUCCESS) result_ = in_->result();
-  session_.answer(sequence_, result_ == CUDA_SUCCESS ? reply_ : result_);
+  copies_.replies.answer(sequence_, result_ == CUDA_SUCCESS ? reply_ : result_);
   make_current(api, before);
   gate_->open();
   {
@@ -230,7 +230,7 @@ void RemoteCopy::release() {
     released_ = true;
   }
   idle_.notify_all();
-  session_.copies.remove(sequence_);
+  copies_.bulk.remove(sequence_);
 }
 
 void RemoteCopy::cancel() {

@@ -21,7 +21,7 @@
 
 namespace gpupool::worker {
 
-class Session;
+class Copies;
 
 class RemoteCopy final : public BulkCopy,
                          public RemoteMemory::Copy,
@@ -34,9 +34,9 @@ class RemoteCopy final : public BulkCopy,
     bool orders_streams = false;  // kCopyOrdersStreams
   };
   // Registers the copy and enqueues its device part in `stream`. After an error nothing is registered.
-  static CUresult start(Session& session, StreamState& stream, const DeviceRows& rows, const Client& client,
+  static CUresult start(Copies& copies, StreamState& stream, const DeviceRows& rows, const Client& client,
                         uint64_t sequence, CUresult reply);
-  RemoteCopy(Session& session, ContextState& context, const DeviceRows& rows, const Client& client,
+  RemoteCopy(Copies& copies, ContextState& context, const DeviceRows& rows, const Client& client,
              uint64_t sequence, CUresult reply);
   ~RemoteCopy() override;
 
@@ -59,7 +59,7 @@ class RemoteCopy final : public BulkCopy,
   void release();
   StagingChunk* chunk_of(uint64_t piece);
 
-  Session& session_;
+  Copies& copies_;
   const Client client_;
   const uint64_t sequence_;
   const CUresult reply_;           // deferred error of an earlier command, reported if this copy succeeds

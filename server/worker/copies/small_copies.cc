@@ -74,8 +74,7 @@ bool SmallCopies::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
         failed = lane.failed;
         // The event is complete, so this returns at once; it makes the driver print the output of device
         // code.
-        if (piece.event && output_possible_.load(std::memory_order_relaxed))
-          api_.cuEventSynchronize(piece.event);
+        if (piece.event && capture_.expects_output()) api_.cuEventSynchronize(piece.event);
       }
       lane.pieces.pop_front();
       if (lane.pieces.empty()) {
@@ -125,7 +124,7 @@ void SmallCopies::flush() {
     // With the default stream, the end of this copy may imply that copies of other streams have ended since
     // their lanes were visited above.
     for_each_lane([&](CopyLane& lane) { send_ready(lane, nullptr); });
-    if (output_possible_.load(std::memory_order_relaxed)) capture_.flush();
+    if (capture_.expects_output()) capture_.flush();
     for (const CopyPiece& reply : replies) {
       outbox_.send(wire::MessageKind::reply, reply.result, reply.sequence);
     }

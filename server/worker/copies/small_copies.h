@@ -48,15 +48,9 @@ class CopyLane {
 
 class SmallCopies {
  public:
-  // Output of device code is sent before the reply that ends a copy, if `output_possible`.
-  SmallCopies(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, OutputCapture& capture,
-              const std::atomic<bool>& output_possible)
-      : api_(api),
-        outbox_(outbox),
-        staging_(staging),
-        waits_(waits),
-        capture_(capture),
-        output_possible_(output_possible) {}
+  // Output of device code is sent before the reply that ends a copy.
+  SmallCopies(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, OutputCapture& capture)
+      : api_(api), outbox_(outbox), staging_(staging), waits_(waits), capture_(capture) {}
 
   // Appends a piece to the stream's lane. Executor's thread.
   void push(StreamState& stream, const CopyPiece& piece);
@@ -83,7 +77,6 @@ class SmallCopies {
   Staging& staging_;
   WaitPool& waits_;
   OutputCapture& capture_;
-  const std::atomic<bool>& output_possible_;
   std::mutex send_mutex_;                         // taken before items_mutex_
   std::mutex items_mutex_;                        // guards lanes_ and their contents
   std::vector<std::shared_ptr<CopyLane>> lanes_;  // lanes that have pieces

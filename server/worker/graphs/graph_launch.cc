@@ -95,8 +95,8 @@ void Graphs::answered(const std::shared_ptr<Launch>& launch) {
   if (--launch->unanswered != 0) return;
   launch->gates.clear();
   const CUresult result = launch_next_part(launch);
-  if (result != CUDA_SUCCESS) commands::report_not_called(session_, launch->command, result);
-  session_.defer(result);
+  if (result != CUDA_SUCCESS) commands::report_not_called(session_.outbox, launch->command, result);
+  session_.replies.defer(result);
 }
 
 void Graphs::release(const Launch::Held& held) {
@@ -120,7 +120,7 @@ void Graphs::give_up(F&& which) {
   const auto launches = launches_;
   for (const auto& launch : launches) {
     if (!which(*launch)) continue;
-    commands::report_not_called(session_, launch->command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    commands::report_not_called(session_.outbox, launch->command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     finish(launch);
   }
 }

@@ -9,19 +9,19 @@ using cuda::Kind;
 Outcome destroy_array(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyArray>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   const Kind kind = cuda::kind_of(body->array);
   if (kind != Kind::array && kind != Kind::mipmapped_array) return CUDA_ERROR_INVALID_HANDLE;
   const auto array = session.table.resolve(kind, body->array);
   if (!array || session.table.owner_of(body->array) != 0) return CUDA_ERROR_INVALID_HANDLE;
   const bool wants_reply = command.wants_reply();
-  const CUresult deferred = wants_reply ? session.take_deferred() : CUDA_SUCCESS;
+  const CUresult deferred = wants_reply ? session.replies.take_deferred() : CUDA_SUCCESS;
   const bool begun = session.arrays.destroy(
       *array, [&session, wants_reply, deferred, sequence = command.header.sequence](CUresult result) {
-        if (wants_reply) session.answer(sequence, result == CUDA_SUCCESS ? deferred : result);
+        if (wants_reply) session.replies.answer(sequence, result == CUDA_SUCCESS ? deferred : result);
       });
   if (!begun) {
-    session.defer(deferred);
+    session.replies.defer(deferred);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   session.table.unbind(body->array);
@@ -31,7 +31,7 @@ Outcome destroy_array(Session& session, Command& command) {
 Outcome array_part(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ArrayPart>(command);
   if (!body || cuda::kind_of(body->handle) != Kind::array) return bad_body();
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   CUarray part = nullptr;
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
   if (const auto levels = session.table.resolve(Kind::mipmapped_array, body->whole)) {
@@ -53,7 +53,7 @@ Outcome get_reference(Session& session, Command& command) {
   if (!command.body.finished() || (kind != Kind::texture_reference && kind != Kind::surface_reference))
     return bad_body();
   if (name.find('\0') != std::string::npos) return CUDA_ERROR_NOT_FOUND;
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto module = session.table.resolve(Kind::module, body.module);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   void* reference = nullptr;
@@ -75,7 +75,7 @@ Outcome get_reference(Session& session, Command& command) {
 Outcome set_border_color(Session& session, Command& command) {
   auto body = read_exact_body<wire::SetBorderColor>(command);
   if (!body) return bad_body();
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto reference = session.table.resolve(Kind::texture_reference, body->reference);
   if (!reference) return CUDA_ERROR_INVALID_HANDLE;
   if (!session.api.cuTexRefSetBorderColor) return CUDA_ERROR_NOT_SUPPORTED;

@@ -29,27 +29,27 @@ Outcome fail(Session& session, const Command& command, CUresult why) {
 
 }  // namespace
 
-void announce_bulk_to_device(Session& session, const Command& command, const CommandOrder& order) {
+void announce_bulk_to_device(Copies& copies, const Command& command, const CommandOrder& order) {
   wire::Reader body = command.body;
   const auto copy = body.get<wire::BulkCopy>();
   if (!body.finished() || !sane(copy)) return;
   ContextState* const context = order.stream ? order.stream->context : nullptr;
   const auto announced =
-      std::make_shared<IncomingCopy>(session, command.header.sequence, context, rows_of(copy));
+      std::make_shared<IncomingCopy>(copies, command.header.sequence, context, rows_of(copy));
   if (context) {
-    session.contexts.enter(context);
+    copies.contexts.enter(context);
     announced->prepare(*context);
   }
-  session.copies.announce(command.header.sequence, announced);
+  copies.bulk.announce(command.header.sequence, announced);
 }
 
 Outcome bulk_to_device(Session& session, Command& command) {
   const uint64_t sequence = command.header.sequence;
-  auto incoming = std::dynamic_pointer_cast<IncomingCopy>(session.copies.take_announced(sequence));
+  auto incoming = std::dynamic_pointer_cast<IncomingCopy>(session.copies.bulk.take_announced(sequence));
   const auto copy = read_exact_body<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || (copy->flags & ~(wire::kCopyOrdersStreams | wire::kCopyPassesOthers)) != 0)
     return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
   const bool passes = (copy->flags & wire::kCopyPassesOthers) != 0;
   StreamState* stream =
@@ -63,21 +63,21 @@ Outcome bulk_to_device(Session& session, Command& command) {
   if (stream) session.contexts.enter(stream->context);
   const bool announced = incoming != nullptr;
   if (!announced)
-    incoming =
-        std::make_shared<IncomingCopy>(session, sequence, stream ? stream->context : nullptr, rows_of(*copy));
-  if (!announced) session.copies.add(sequence, incoming);
+    incoming = std::make_shared<IncomingCopy>(session.copies, sequence, stream ? stream->context : nullptr,
+                                              rows_of(*copy));
+  if (!announced) session.copies.bulk.add(sequence, incoming);
   if (stream)
     result = incoming->begin(*stream, (copy->flags & wire::kCopyOrdersStreams) != 0);
   else
     incoming->discard_data();
-  if (!announced) session.copies.passed(sequence);
+  if (!announced) session.copies.bulk.passed(sequence);
   return result;
 }
 
 Outcome bulk_from_device(Session& session, Command& command) {
   const auto copy = read_exact_body<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || copy->flags != 0) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(copy->stream);
   if (!stream)
     return fail(session, command,
@@ -85,11 +85,11 @@ Outcome bulk_from_device(Session& session, Command& command) {
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
   if (!touched || !session.memory.owns(copy->device, *touched))
     return fail(session, command, CUDA_ERROR_INVALID_VALUE);
-  if (!session.links.any()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
+  if (!session.copies.connections.any()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
-  const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
-  const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::links}, *stream, rows_of(*copy),
-                                              command.header.sequence, deferred);
+  const CUresult deferred = command.wants_reply() ? session.replies.take_deferred() : CUDA_SUCCESS;
+  const CUresult result = OutgoingCopy::start(session.copies, {OutgoingCopy::Way::links}, *stream,
+                                              rows_of(*copy), command.header.sequence, deferred);
   return result == CUDA_SUCCESS ? Outcome::parked() : fail(session, command, result);
 }
 
@@ -100,7 +100,7 @@ Outcome direct_copy(Session& session, Command& command, bool to_device) {
   const auto copy = read_exact_body<wire::DirectCopy>(command);
   const uint32_t allowed = to_device ? wire::kCopyOrdersStreams | wire::kCopyPassesOthers : 0;
   if (!copy || !sane(copy->rows) || (copy->rows.flags & ~allowed) != 0) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   const wire::BulkCopy& rows = copy->rows;
   const bool passes = (rows.flags & wire::kCopyPassesOthers) != 0;
   StreamState* const stream =
@@ -114,13 +114,13 @@ Outcome direct_copy(Session& session, Command& command, bool to_device) {
       copy->memory > ~uint64_t{0} - rows.width * rows.rows) {
     return fail(session, command, CUDA_ERROR_INVALID_VALUE);
   }
-  if (!session.remote.memory()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
+  if (!session.copies.remote.memory()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
-  const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+  const CUresult deferred = command.wants_reply() ? session.replies.take_deferred() : CUDA_SUCCESS;
   const bool orders_streams = (rows.flags & wire::kCopyOrdersStreams) != 0;
-  const CUresult result =
-      RemoteCopy::start(session, *stream, rows_of(rows), {copy->memory, copy->key, to_device, orders_streams},
-                        command.header.sequence, deferred);
+  const CUresult result = RemoteCopy::start(session.copies, *stream, rows_of(rows),
+                                            {copy->memory, copy->key, to_device, orders_streams},
+                                            command.header.sequence, deferred);
   return result == CUDA_SUCCESS ? Outcome::parked() : fail(session, command, result);
 }
 
@@ -152,16 +152,16 @@ Outcome copy_to_peer(Session& session, Command& command) {
   if (!command.wants_reply() || !sane(rows) || rows.flags != 0 || copy->target.rdma > 1 ||
       copy->target.reserved != 0)
     return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(rows.stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   const auto touched = extent(rows.pitch, rows.width, rows.rows);
   if (!touched || !session.memory.owns(rows.device, *touched)) return CUDA_ERROR_INVALID_VALUE;
-  auto peer = session.peer(copy->target);
+  auto peer = session.peers.connection_to(copy->target);
   if (!peer) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(stream->context);
   const CUresult result =
-      OutgoingCopy::start(session, {OutgoingCopy::Way::peer, std::move(peer), copy->target}, *stream,
+      OutgoingCopy::start(session.copies, {OutgoingCopy::Way::peer, std::move(peer), copy->target}, *stream,
                           rows_of(rows), command.header.sequence, CUDA_SUCCESS);
   return result == CUDA_SUCCESS ? Outcome::parked() : Outcome(result);
 }
@@ -169,11 +169,11 @@ Outcome copy_to_peer(Session& session, Command& command) {
 Outcome cancel_bulk(Session& session, Command& command) {
   const auto body = read_exact_body<wire::CancelBulk>(command);
   if (!body) return bad_body();
-  const auto copy = std::dynamic_pointer_cast<IncomingCopy>(session.copies.find(body->copy));
+  const auto copy = std::dynamic_pointer_cast<IncomingCopy>(session.copies.bulk.find(body->copy));
   if (!copy) return CUDA_SUCCESS;  // all data has arrived
-  session.links.drop_peers();
+  session.copies.connections.drop_peers();
   copy->cancel();
-  session.copies.remove(body->copy);
+  session.copies.bulk.remove(body->copy);
   return CUDA_SUCCESS;
 }
 

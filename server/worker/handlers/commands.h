@@ -11,7 +11,7 @@ namespace gpupool::worker::commands {
 
 // Call when bulk_to_device is put into the backlog: prepares for its data, which may arrive before it is
 // executed.
-void announce_bulk_to_device(Session& session, const Command& command, const CommandOrder& order);
+void announce_bulk_to_device(Copies& copies, const Command& command, const CommandOrder& order);
 
 // Returns a body that must consist of exactly one T; nullopt: it has another length.
 template <class T>

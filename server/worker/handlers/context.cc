@@ -1,5 +1,6 @@
 #include "protocol/wire/commands.h"
 #include "server/worker/handlers/commands.h"
+#include "server/worker/session/teardown.h"
 
 namespace gpupool::worker::commands {
 namespace {
@@ -44,7 +45,7 @@ void add(Session& session, uint64_t handle, CUcontext object, int device, bool p
   added.green = green;
   pending.transfer_to(added);
   session.table.bind(cuda::Kind::context, handle, object);
-  wire::Writer(session.reply_body).put(handle);
+  wire::Writer(session.replies.body).put(handle);
 }
 
 // `create` creates a green context and its CUcontext.
@@ -63,7 +64,7 @@ CUresult make_green(Session& session, int device, CUcontext* object, Create&& cr
 // device.
 CUresult make_green(Session& session, int device, GreenContext* green, CUcontext* object) {
   return make_green(session, device, object, [&] {
-    return session.partition.create(device, session.groups_of(device), green, object);
+    return session.partition.create(device, session.start.groups_of(device), green, object);
   });
 }
 
@@ -77,11 +78,11 @@ bool destroy_green_contexts(Session& session, const ContextState& primary) {
   for (const uint64_t handle : greens) {
     ContextState& context = *session.contexts.find(handle);
     const MemoryCharges::ContextRelease release(session.memory_charges, context);
-    if (!session.leave(context)) return false;
+    if (!leave(session, context)) return false;
     const CUcontext object = context.object;
     const GreenContext green = context.green;
     remove(session, context);
-    session.destroy(object, false, green);
+    destroy_context_object(session, object, false, green);
   }
   return true;
 }
@@ -104,7 +105,7 @@ Outcome create_green(Session& session, const wire::CreateContext& body, uint64_t
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
-    session.destroy(object, false, green);
+    destroy_context_object(session, object, false, green);
     invalidate_current_context();
     return result;
   }
@@ -145,10 +146,10 @@ Outcome retain_primary_context(Session& session, Command& command) {
   CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
   if (result != CUDA_SUCCESS) return result;
   GreenContext green = nullptr;
-  if (session.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
+  if (session.start.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
   if (result == CUDA_SUCCESS) result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
-    session.destroy(object, true, green);
+    destroy_context_object(session, object, true, green);
     session.api.cuDevicePrimaryCtxRelease_v2(body->device);
     return result;
   }
@@ -165,11 +166,11 @@ Outcome release_primary_context(Session& session, Command& command) {
   if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
   if (!destroy_green_contexts(session, *context)) return context_wait_failed();
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
-  if (!session.leave(*context)) return context_wait_failed();
+  if (!leave(session, *context)) return context_wait_failed();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
   remove(session, *context);
-  session.destroy(object, true, green);
+  destroy_context_object(session, object, true, green);
   return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
 }
 
@@ -182,13 +183,13 @@ Outcome reset_primary_context(Session& session, Command& command) {
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (!destroy_green_contexts(session, *context)) return context_wait_failed();
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
-  if (!session.leave(*context)) return context_wait_failed();
+  if (!leave(session, *context)) return context_wait_failed();
   // The reset ends all retains; the client retains the context again before its next use.
   const unsigned retained = context->retained;
   const CUcontext object = context->object;
   const GreenContext green = context->green;
   remove(session, *context);
-  CUresult result = session.destroy(object, true, green);
+  CUresult result = destroy_context_object(session, object, true, green);
   // A reset would destroy other green contexts of the primary context. Where the session uses one, the
   // primary context is only released.
   if (!green && session.api.cuDevicePrimaryCtxReset_v2)
@@ -213,14 +214,14 @@ Outcome create_context(Session& session, Command& command) {
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
-  CUresult result = session.groups_of(body.device) != 0
+  CUresult result = session.start.groups_of(body.device) != 0
                         ? make_green(session, body.device, &green, &object)
                         : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
   invalidate_current_context();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
-    session.destroy(object, false, green);
+    destroy_context_object(session, object, false, green);
     invalidate_current_context();
     return result;
   }
@@ -235,11 +236,11 @@ Outcome destroy_context(Session& session, Command& command) {
   ContextState* const context = session.contexts.find(body->handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
-  if (!session.leave(*context)) return context_wait_failed();
+  if (!leave(session, *context)) return context_wait_failed();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
   remove(session, *context);
-  return session.destroy(object, false, green);
+  return destroy_context_object(session, object, false, green);
 }
 
 }  // namespace gpupool::worker::commands

@@ -67,7 +67,7 @@ CUresult enqueue(Session& session, StreamState& stream, const Rectangle& rectang
                  CopyPiece piece) {
   ContextState& context = *stream.context;
   piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
-  piece.chunk = session.staging.acquire(context, piece.size);
+  piece.chunk = session.copies.staging.acquire(context, piece.size);
   if (!piece.chunk) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = copy_rows_out(session.api, rectangle, pitch, piece.chunk->data, stream.stream);
   if (result == CUDA_SUCCESS) {
@@ -81,10 +81,10 @@ CUresult enqueue(Session& session, StreamState& stream, const Rectangle& rectang
     }
   }
   if (result != CUDA_SUCCESS) {
-    session.staging.give_back(piece.chunk);
+    session.copies.staging.give_back(piece.chunk);
     return result;
   }
-  session.small_copies.push(stream, piece);
+  session.copies.small.push(stream, piece);
   return CUDA_SUCCESS;
 }
 
@@ -94,12 +94,12 @@ bool send_at_once(Session& session, StreamState& stream, const wire::CopyFromDev
   const uint64_t bytes = copy.width * copy.rows;
   if (copy.rows != 1 || bytes > kLargePiece || !session.memory.is_cpu_accessible(copy.source, bytes))
     return false;
-  if (!session.is_idle(stream)) return false;
+  if (!session.stream_work.is_idle(stream)) return false;
   const wire::DeviceData where{0};
   session.outbox.send(wire::MessageKind::device_data, 0, sequence, std::as_bytes(std::span(&where, 1)),
                       {reinterpret_cast<const std::byte*>(copy.source), bytes});
-  session.fetch_output(stream);
-  session.publish();
+  session.stream_work.fetch_output(stream);
+  session.replies.publish();
   return true;
 }
 
@@ -115,7 +115,7 @@ CUresult enqueue_all(Session& session, StreamState& stream, const wire::CopyFrom
             enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
         if (result != CUDA_SUCCESS) return result;
         offset += part;
-        session.small_copies.serve(stream);
+        session.copies.small.serve(stream);
       }
     }
     return CUDA_SUCCESS;
@@ -128,7 +128,7 @@ CUresult enqueue_all(Session& session, StreamState& stream, const wire::CopyFrom
         enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
     if (result != CUDA_SUCCESS) return result;
     offset += rectangle.width * rectangle.rows;
-    if (copy.rows > rows_per_piece) session.small_copies.serve(stream);
+    if (copy.rows > rows_per_piece) session.copies.small.serve(stream);
   }
   return CUDA_SUCCESS;
 }
@@ -147,7 +147,7 @@ Outcome copy_to_device(Session& session, Command& command) {
   if (bytes == 0) return CUDA_SUCCESS;
   wire::join_rows(copy.width, copy.rows, copy.pitch);
   const auto touched = extent(copy.pitch, copy.width, copy.rows);
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   const bool passes = (copy.flags & wire::kCopyPassesOthers) != 0;
   StreamState* const stream =
       passes ? session.table.find_stream(copy.stream) : session.table.use_stream(copy.stream);
@@ -165,36 +165,36 @@ Outcome copy_to_device(Session& session, Command& command) {
     return result;
   };
   if (bytes > Staging::kSlabPart && copy.rows == 1 &&
-      session.memory.is_cpu_accessible(copy.destination, bytes) && session.is_idle(*stream)) {
+      session.memory.is_cpu_accessible(copy.destination, bytes) && session.stream_work.is_idle(*stream)) {
     // The stream is idle, and the copy ends before any other command is executed.
     if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes}))
       return Outcome::lost();
     return CUDA_SUCCESS;
   }
   if (bytes <= Staging::kSlabPart) {
-    std::byte* const place = session.staging.slab_place(*stream, bytes);
+    std::byte* const place = session.copies.staging.slab_place(*stream, bytes);
     if (!place) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
     if (!session.inbox.read_into({place, bytes})) return Outcome::lost();
     return enqueued(copy_rows_in(session.api, copy, place, stream->stream));
   }
-  StagingChunk* const chunk = session.staging.acquire(*stream->context, bytes);
+  StagingChunk* const chunk = session.copies.staging.acquire(*stream->context, bytes);
   if (!chunk) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
   if (!session.inbox.read_into({chunk->data, bytes})) {
-    session.staging.give_back(chunk);
+    session.copies.staging.give_back(chunk);
     return Outcome::lost();
   }
   const CUresult result = copy_rows_in(session.api, copy, chunk->data, stream->stream);
   if (result == CUDA_SUCCESS)
-    session.staging.keep_until(chunk, *stream);
+    session.copies.staging.keep_until(chunk, *stream);
   else
-    session.staging.give_back(chunk);
+    session.copies.staging.give_back(chunk);
   return enqueued(result);
 }
 
 Outcome copy_from_device(Session& session, Command& command) {
   auto copy = read_exact_body<wire::CopyFromDevice>(command);
   if (!copy) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   const uint64_t sequence = command.header.sequence;
   // A reply ends every copy. If the command does not want a reply, its error is also deferred to a later
   // reply.
@@ -210,10 +210,10 @@ Outcome copy_from_device(Session& session, Command& command) {
   if (!touched || !session.memory.owns(copy->source, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
   if (*touched == 0) return fail(CUDA_SUCCESS);
   wire::join_rows(copy->width, copy->rows, copy->pitch);
-  if (session.small_copies.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
+  if (session.copies.small.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
   session.contexts.enter(stream->context);
   if (send_at_once(session, *stream, *copy, sequence)) {
-    const CUresult result = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+    const CUresult result = command.wants_reply() ? session.replies.take_deferred() : CUDA_SUCCESS;
     session.memory.collect();
     session.outbox.send(wire::MessageKind::reply, result, sequence);
     return Outcome::parked();
@@ -222,27 +222,27 @@ Outcome copy_from_device(Session& session, Command& command) {
   const bool in_pieces = copy->rows == 1 || copy->width <= kLargePiece;
   if (copy->width * copy->rows > kLargePiece && in_pieces) {
     const DeviceRows rows{copy->source, copy->pitch, copy->width, copy->rows};
-    const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+    const CUresult deferred = command.wants_reply() ? session.replies.take_deferred() : CUDA_SUCCESS;
     const CUresult result =
-        OutgoingCopy::start(session, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);
+        OutgoingCopy::start(session.copies, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);
     return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
   }
   CopyPiece reply{.sequence = sequence};
   reply.result = enqueue_all(session, *stream, *copy, sequence);
   if (command.wants_reply()) {
-    if (reply.result == CUDA_SUCCESS) reply.result = session.take_deferred();
+    if (reply.result == CUDA_SUCCESS) reply.result = session.replies.take_deferred();
   } else {
-    session.defer(reply.result);
+    session.replies.defer(reply.result);
   }
-  session.small_copies.push(*stream, reply);
+  session.copies.small.push(*stream, reply);
   if (copy->width * copy->rows <= kQuickBytes) {
     const auto stop = std::chrono::steady_clock::now() + session.spin_time.limit();
     do {
-      session.small_copies.flush();
-      if (session.small_copies.idle()) return Outcome::parked();
+      session.copies.small.flush();
+      if (session.copies.small.idle()) return Outcome::parked();
     } while (!session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
   }
-  session.small_copies.serve(*stream);
+  session.copies.small.serve(*stream);
   return Outcome::parked();
 }
 

@@ -6,7 +6,7 @@ namespace gpupool::worker::commands {
 namespace {
 
 Outcome with_result(Session& session, CUresult outcome, const wire::GraphResult& result) {
-  wire::Writer(session.reply_body).put(result);
+  wire::Writer(session.replies.body).put(result);
   return outcome;
 }
 
@@ -15,7 +15,7 @@ template <class F>
 Outcome on_stream(Session& session, Command& command, F&& work) {
   const auto body = read_exact_body<wire::LaunchGraph>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(stream->context);
@@ -34,7 +34,7 @@ Outcome graph_nodes(Session& session, Command& command) {
 Outcome instantiate_graph(Session& session, Command& command) {
   const auto body = read_exact_body<wire::InstantiateGraph>(command);
   if (!body) return bad_body();
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   wire::GraphResult result{wire::kGraphInstantiateError, wire::kNoGraphNode};
   const CUresult outcome = session.graphs.instantiate(*body, result);
   return with_result(session, outcome, result);
@@ -43,7 +43,7 @@ Outcome instantiate_graph(Session& session, Command& command) {
 Outcome update_graph(Session& session, Command& command) {
   const auto body = read_exact_body<wire::UpdateGraph>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   wire::GraphResult result{CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
   const CUresult outcome = session.graphs.update(*body, result, !command.wants_reply());
   return with_result(session, outcome, result);

@@ -443,9 +443,9 @@ using cuda::Kind;
 
 CUresult unload_after_kept_commands(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload) {
   Session& session = *t_session;
-  if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty()))
+  if (session.code.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty()))
     return unload();
-  session.postponed_unloads.add(context, handle, std::move(unload));
+  session.code.postponed_unloads.add(context, handle, std::move(unload));
   return CUDA_SUCCESS;
 }
 

@@ -11,22 +11,22 @@ CUresult call_back_when_done(Session& session, StreamState& stream, uint64_t com
                              std::vector<uint64_t> callbacks, std::function<void()> failed) {
   // Earlier output and data of the stream must reach the client before it calls the function.
   const auto tell = [&session, command, callbacks = std::move(callbacks)] {
-    session.publish();
+    session.replies.publish();
     for (const uint64_t callback : callbacks)
       session.outbox.send(wire::MessageKind::host_callback, 0, command,
                           std::as_bytes(std::span(&callback, 1)));
   };
-  if (session.is_idle(stream)) {
-    session.fetch_output(stream);
+  if (session.stream_work.is_idle(stream)) {
+    session.stream_work.fetch_output(stream);
     tell();
     return CUDA_SUCCESS;
   }
-  const bool parked = session.when_done(stream, "the stream to reach a host function",
-                                        [&session, command, tell, failed](CUresult result) {
-                                          if (result == CUDA_SUCCESS) return tell();
-                                          report_not_called(session, command, result);
-                                          failed();
-                                        });
+  const bool parked = session.stream_work.when_done(stream, "the stream to reach a host function",
+                                                    [&session, command, tell, failed](CUresult result) {
+                                                      if (result == CUDA_SUCCESS) return tell();
+                                                      report_not_called(session.outbox, command, result);
+                                                      failed();
+                                                    });
   if (parked) return CUDA_SUCCESS;
   failed();
   return CUDA_ERROR_OUT_OF_MEMORY;
@@ -37,15 +37,15 @@ bool has_host_functions(uint16_t command) {
          command == static_cast<uint16_t>(wire::Command::launch_graph);
 }
 
-void report_not_called(Session& session, uint64_t command, CUresult why) {
+void report_not_called(Outbox& outbox, uint64_t command, CUresult why) {
   constexpr uint64_t kNone = 0;
-  session.outbox.send(wire::MessageKind::host_callback, why, command, std::as_bytes(std::span(&kNone, 1)));
+  outbox.send(wire::MessageKind::host_callback, why, command, std::as_bytes(std::span(&kNone, 1)));
 }
 
 Outcome host_function(Session& session, Command& command) {
   const auto body = read_exact_body<wire::HostFunction>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(stream->context);

@@ -20,6 +20,6 @@ CUresult call_back_when_done(Session& session, StreamState& stream, uint64_t com
 bool has_host_functions(uint16_t command);
 // Tells the client that the functions of a command that were not announced yet will not be called. Any
 // thread.
-void report_not_called(Session& session, uint64_t command, CUresult why);
+void report_not_called(Outbox& outbox, uint64_t command, CUresult why);
 
 }  // namespace gpupool::worker::commands

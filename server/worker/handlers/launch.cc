@@ -100,7 +100,7 @@ Outcome launch(Session& session, Command& command) {
   const auto body = read_launch(command.body);
   if (!body) return bad_body();
   const auto& [launch, attribute_bytes, parameter_bytes] = *body;
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto kernel = session.table.resolve_launchable(launch.function);
   StreamState* const stream = session.table.use_stream(launch.stream);
   if (!kernel || !stream) return CUDA_ERROR_INVALID_HANDLE;

@@ -20,7 +20,7 @@ std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uin
 
 // Makes the linker's context current. Returns false if there is no such linker.
 bool enter_linker(Session& session, uint64_t linker) {
-  const ContextState* const context = session.linkers.context_of(linker);
+  const ContextState* const context = session.code.linkers.context_of(linker);
   if (context) session.contexts.enter(const_cast<ContextState*>(context));
   return context != nullptr;
 }
@@ -31,9 +31,9 @@ Outcome create_linker(Session& session, Command& command) {
   const auto body = command.body.get<wire::CreateLinker>();
   const auto options = read_options(command.body, body.option_count);
   if (!options || !command.body.finished() || cuda::kind_of(body.linker) != Kind::linker) return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  return session.linkers.create(body.linker, context->owner(), *options);
+  return session.code.linkers.create(body.linker, context->owner(), *options);
 }
 
 Outcome add_link_input(Session& session, Command& command) {
@@ -41,7 +41,7 @@ Outcome add_link_input(Session& session, Command& command) {
   const auto options = read_options(command.body, body.option_count);
   const std::string name(command.body.get_text());
   if (!options || !command.body.finished()) return bad_body();
-  const auto uploaded = session.uploads.take(body.upload);
+  const auto uploaded = session.code.uploads.take(body.upload);
   if (!enter_linker(session, body.linker)) return CUDA_ERROR_INVALID_HANDLE;
   if (!uploaded) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto bytes = std::span<const std::byte>(*uploaded).first(uploaded->size() - 1);
@@ -52,8 +52,8 @@ Outcome add_link_input(Session& session, Command& command) {
     if (const CUresult result = cuda::parse_image(bytes, entries); result != CUDA_SUCCESS) return result;
   }
   std::string log;
-  const CUresult result = session.linkers.add(body.linker, type, bytes, name, *options, log);
-  wire::Writer(session.reply_body).put_text(log);
+  const CUresult result = session.code.linkers.add(body.linker, type, bytes, name, *options, log);
+  wire::Writer(session.replies.body).put_text(log);
   return result;
 }
 
@@ -63,8 +63,8 @@ Outcome complete_link(Session& session, Command& command) {
   if (!enter_linker(session, body->linker)) return CUDA_ERROR_INVALID_HANDLE;
   wire::LinkedImage made{};
   std::string log;
-  const CUresult result = session.linkers.complete(body->linker, &made.size, log);
-  wire::Writer writer(session.reply_body);
+  const CUresult result = session.code.linkers.complete(body->linker, &made.size, log);
+  wire::Writer writer(session.replies.body);
   writer.put(made);
   writer.put_text(log);
   return result;
@@ -73,8 +73,8 @@ Outcome complete_link(Session& session, Command& command) {
 Outcome linked_image(Session& session, Command& command) {
   const auto body = read_exact_body<wire::GetLinkedImage>(command);
   if (!body) return bad_body();
-  const auto part = session.linkers.image(body->linker, body->offset);
-  wire::Writer(session.reply_body).put_bytes(part.data(), part.size());
+  const auto part = session.code.linkers.image(body->linker, body->offset);
+  wire::Writer(session.replies.body).put_bytes(part.data(), part.size());
   return part.empty() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -82,7 +82,7 @@ Outcome destroy_linker(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyLinker>(command);
   if (!body) return bad_body();
   if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // destroyed with its context
-  return session.linkers.destroy(body->linker);
+  return session.code.linkers.destroy(body->linker);
 }
 
 }  // namespace gpupool::worker::commands

@@ -6,7 +6,7 @@ namespace gpupool::worker::commands {
 Outcome map_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::MapMemory>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   const auto& granularity = session.start.granularity;
   const auto device = session.start.visible.find(body->device);
   if (!device || static_cast<size_t>(*device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
@@ -18,14 +18,14 @@ Outcome map_memory(Session& session, Command& command) {
   }
   const CUresult result = session.memory.map(body->address, body->size, *device,
                                              granularity[static_cast<size_t>(*device)], peers);
-  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->address);
+  if (result == CUDA_SUCCESS) wire::Writer(session.replies.body).put(body->address);
   return result;
 }
 
 Outcome free_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::FreeMemory>(command);
   if (!body) return bad_body();
-  ContextState* context = session.enter(command);
+  ContextState* context = session.contexts.enter_named(command.header.context);
   std::vector<StreamState*> streams;
   std::vector<CUevent> events;
   if (body->stream != wire::kAllStreams) {

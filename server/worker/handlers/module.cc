@@ -27,7 +27,7 @@ CUdevice device_of(const Session& session) {
 
 Outcome describe(Session& session, wire::FunctionInfo& info, std::vector<wire::ParameterInfo>& parameters) {
   info.parameter_count = static_cast<uint32_t>(parameters.size());
-  wire::Writer writer(session.reply_body);
+  wire::Writer writer(session.replies.body);
   writer.put(info);
   writer.put_bytes(parameters.data(), parameters.size() * sizeof(wire::ParameterInfo));
   return CUDA_SUCCESS;
@@ -39,7 +39,7 @@ template <class Ask>
 std::vector<wire::ParameterInfo> parameters_of(Session& session, uint64_t owner, const std::string& name,
                                                Ask&& ask) {
   std::vector<wire::ParameterInfo> parameters;
-  if (const auto* const layout = session.images.layout(owner, name)) {
+  if (const auto* const layout = session.code.images.layout(owner, name)) {
     for (const cuda::KernelParam& parameter : *layout)
       parameters.push_back({parameter.offset, parameter.size});
     return parameters;
@@ -104,9 +104,10 @@ RequestedImage take_image(Session& session, Command& command, Kind kind) {
   });
   if (wanted.malformed) return wanted;
   if (wanted.name) {
-    if (auto cached = session.cached_images.take(*wanted.name)) wanted.cached.emplace(std::move(*cached));
+    if (auto cached = session.code.cached_images.take(*wanted.name))
+      wanted.cached.emplace(std::move(*cached));
   } else {
-    wanted.uploaded = session.uploads.take(wanted.body.upload);
+    wanted.uploaded = session.code.uploads.take(wanted.body.upload);
   }
   return wanted;
 }
@@ -118,13 +119,13 @@ Outcome image_missing(const RequestedImage& wanted) {
 Outcome finish_load(Session& session, const RequestedImage& wanted, Kind kind, const Images::Loaded& loaded) {
   if (loaded.result == CUDA_SUCCESS) {
     session.table.bind(kind, wanted.body.handle, loaded.object);
-    if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
+    if (wanted.uploaded) session.code.cached_images.deposit(wanted.bundle());
   } else if (loaded.admitted) {
     session.memory_charges.forget_image(wanted.body.handle);
   }
-  session.output_possible = true;
+  session.capture.expect_output();
   if (session.table.broken()) return Outcome::malformed("an invalid new handle");
-  wire::Writer writer(session.reply_body);
+  wire::Writer writer(session.replies.body);
   writer.put_text(loaded.log);
   writer.put(loaded.milliseconds);
   return loaded.result;
@@ -136,7 +137,7 @@ Outcome upload_part(Session& session, Command& command) {
   const auto body = command.body.get<wire::UploadPart>();
   const auto part = command.body.get_bytes(command.body.remaining());
   if (!command.body.finished() || cuda::kind_of(body.upload) != Kind::upload) return bad_body();
-  switch (session.uploads.add(body.upload, body.total, part)) {
+  switch (session.code.uploads.add(body.upload, body.total, part)) {
     case Uploads::Added::ok: return CUDA_SUCCESS;
     case Uploads::Added::too_much: return CUDA_ERROR_OUT_OF_MEMORY;
     case Uploads::Added::malformed: break;
@@ -153,35 +154,35 @@ Outcome load_module(Session& session, Command& command) {
   const RequestedImage wanted = take_image(session, command, Kind::module);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
-  return finish_load(session, wanted, Kind::module,
-                     session.images.load_module(handle, device_of(session), wanted.bundle(), wanted.options,
-                                                [&](const cuda::Image& image) {
-                                                  return session.memory_charges.add_module(handle, image);
-                                                }));
+  return finish_load(
+      session, wanted, Kind::module,
+      session.code.images.load_module(
+          handle, device_of(session), wanted.bundle(), wanted.options,
+          [&](const cuda::Image& image) { return session.memory_charges.add_module(handle, image); }));
 }
 
 Outcome load_library(Session& session, Command& command) {
   const RequestedImage wanted = take_image(session, command, Kind::library);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
-  return finish_load(session, wanted, Kind::library,
-                     session.images.load_library(handle, device_of(session), wanted.bundle(), wanted.options,
-                                                 [&](const cuda::Image& image) {
-                                                   return session.memory_charges.add_library(handle, image);
-                                                 }));
+  return finish_load(
+      session, wanted, Kind::library,
+      session.code.images.load_library(
+          handle, device_of(session), wanted.bundle(), wanted.options,
+          [&](const cuda::Image& image) { return session.memory_charges.add_library(handle, image); }));
 }
 
 Outcome get_function(Session& session, Command& command) {
   wire::GetFunction body;
   std::string name;
   if (!with_text(command, body, name) || cuda::kind_of(body.handle) != Kind::function) return bad_body();
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto module = session.table.resolve(Kind::module, body.owner);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   CUfunction function = nullptr;
@@ -213,7 +214,7 @@ Outcome get_kernel(Session& session, Command& command) {
   wire::GetFunction body;
   std::string name;
   if (!with_text(command, body, name) || cuda::kind_of(body.handle) != Kind::kernel) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   const auto library = session.table.resolve(Kind::library, body.owner);
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
   if (!session.api.cuLibraryGetKernel) return CUDA_ERROR_NOT_SUPPORTED;
@@ -244,7 +245,7 @@ Outcome get_kernel(Session& session, Command& command) {
 Outcome kernel_function(Session& session, Command& command) {
   const auto body = read_exact_body<wire::KernelFunction>(command);
   if (!body || cuda::kind_of(body->handle) != Kind::function) return bad_body();
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto kernel = session.table.resolve(Kind::kernel, body->kernel);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!session.api.cuKernelGetFunction) return CUDA_ERROR_NOT_SUPPORTED;
@@ -270,7 +271,7 @@ Outcome kernel_function(Session&, Command&) {
 Outcome kernel_names(Session& session, Command& command) {
   const auto body = read_exact_body<wire::GetKernelNames>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
 #if CUDA_VERSION >= 12040
   std::vector<const char*> names;
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
@@ -283,7 +284,7 @@ Outcome kernel_names(Session& session, Command& command) {
                        session.api.cuLibraryEnumerateKernels, session.api.cuKernelGetName, names);
   }
   if (result != CUDA_SUCCESS) return result;
-  wire::Writer writer(session.reply_body);
+  wire::Writer writer(session.replies.body);
   writer.put(wire::KernelNames{names.size()});
   for (size_t i = body->first, bytes = 0; i < names.size(); ++i) {
     const size_t size = std::strlen(names[i]) + 1;
@@ -301,7 +302,7 @@ Outcome get_global(Session& session, Command& command) {
   wire::GetGlobal body;
   std::string name;
   if (!with_text(command, body, name)) return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   CUdeviceptr address = 0;
   size_t size = 0;
   bool managed = false;
@@ -332,7 +333,7 @@ Outcome get_global(Session& session, Command& command) {
                   CUDA_SUCCESS &&
               of_host != 0;
   }
-  wire::Writer(session.reply_body).put(wire::GlobalInfo{address, size, managed ? 1u : 0u, 0});
+  wire::Writer(session.replies.body).put(wire::GlobalInfo{address, size, managed ? 1u : 0u, 0});
   return CUDA_SUCCESS;
 }
 

@@ -31,14 +31,14 @@ Outcome device_resource(Session& session, Command& command) {
   if (body->context != 0) {
     context = session.contexts.find(body->context);
     if (!context || context->device != *device) return CUDA_ERROR_INVALID_CONTEXT;
-  } else if (session.groups_of(*device) != 0) {  // the session has only its primary context's part
+  } else if (session.start.groups_of(*device) != 0) {  // the session has only its primary context's part
     context = session.contexts.find_primary(*device);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   }
   CUdevResource resource{};
   const CUresult result =
       session.resources.get(*device, context ? context->object : nullptr, CU_DEV_RESOURCE_TYPE_SM, &resource);
-  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(describe(session, resource));
+  if (result == CUDA_SUCCESS) wire::Writer(session.replies.body).put(describe(session, resource));
   return result;
 }
 
@@ -54,7 +54,7 @@ Outcome split_resource(Session& session, Command& command) {
   const CUresult result = session.resources.split(whole, &groups, body->flags, body->least,
                                                   body->only_count ? nullptr : &parts, &remaining);
   if (result != CUDA_SUCCESS) return result;
-  wire::Writer writer(session.reply_body);
+  wire::Writer writer(session.replies.body);
   writer.put(wire::ResourceGroups{groups, static_cast<uint32_t>(parts.size())});
   for (const CUdevResource& part : parts) writer.put(describe(session, part));
   writer.put(describe(session, remaining));

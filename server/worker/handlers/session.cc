@@ -19,7 +19,7 @@ Outcome move_addresses(Session& session, Command& command) {
   if (!body) return bad_body();
   const CUresult result = session.memory.move(body->preferred_base, body->size);
   if (result == CUDA_SUCCESS) {
-    wire::Writer(session.reply_body).put(wire::AddressRange{session.memory.base(), session.memory.size()});
+    wire::Writer(session.replies.body).put(wire::AddressRange{session.memory.base(), session.memory.size()});
   }
   return result;
 }

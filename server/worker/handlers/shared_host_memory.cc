@@ -18,7 +18,7 @@ Outcome share_host_memory(Session& session, Command& command) {
   // The client sends the descriptor before the command.
   const auto descriptor = connection.receive_descriptor(transport::Clock::now());
   if (!descriptor) return Outcome::malformed("share_host_memory without a file descriptor");
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   uint64_t device = 0;
   const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size,
                                                               body->address, &device)
@@ -27,7 +27,7 @@ Outcome share_host_memory(Session& session, Command& command) {
   // The reply's result may be a deferred error of an earlier command; a body shows that this command
   // succeeded.
   if (result == CUDA_SUCCESS)
-    wire::Writer(session.reply_body).put(wire::SharedHostMemoryAt{body->memory, device});
+    wire::Writer(session.replies.body).put(wire::SharedHostMemoryAt{body->memory, device});
   return result;
 }
 
@@ -41,7 +41,7 @@ Outcome release_host_memory(Session& session, Command& command) {
 Outcome copy_shared(Session& session, Command& command) {
   auto copy = read_exact_body<wire::CopyShared>(command);
   if (!copy || copy->to_device > 1) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(copy->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   const auto on_device = extent(copy->device_pitch, copy->width, copy->rows);

@@ -9,7 +9,7 @@ namespace gpupool::worker::commands {
 namespace {
 
 Outcome reply_name(Session& session, CUresult result, const wire::SharedName& name) {
-  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(name);
+  if (result == CUDA_SUCCESS) wire::Writer(session.replies.body).put(name);
   return result;
 }
 
@@ -18,7 +18,7 @@ Outcome reply_name(Session& session, CUresult result, const wire::SharedName& na
 Outcome export_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ExportMemory>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   wire::SharedName name{};
   ExportedHandles::Memory memory;
   uint64_t offset = 0;
@@ -38,7 +38,7 @@ Outcome export_memory(Session& session, Command& command) {
 Outcome import_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ImportMemory>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   ExportedHandles::Fetched fetched;
   CUresult result = session.exported_handles.fetch(body->name, &fetched);
   if (result != CUDA_SUCCESS) return result;
@@ -52,7 +52,7 @@ Outcome import_memory(Session& session, Command& command) {
   if (result != CUDA_SUCCESS) return result;
   session.table.bind(cuda::Kind::memory, body->memory,
                      reinterpret_cast<void*>(static_cast<uintptr_t>(handle)));
-  wire::Writer(session.reply_body)
+  wire::Writer(session.replies.body)
       .put(wire::ImportedMemory{
           fetched.memory->size, fetched.memory->handle_types,
           fetched.memory->is_multicast() ? wire::kNoDevice : static_cast<int32_t>(device - visible.begin()),
@@ -63,7 +63,7 @@ Outcome import_memory(Session& session, Command& command) {
 Outcome export_event(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ExportEvent>(command);
   if (!body) return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!session.api.cuIpcGetEventHandle) return CUDA_ERROR_NOT_SUPPORTED;
   const auto object = session.table.resolve(cuda::Kind::event, body->event);
@@ -78,7 +78,7 @@ Outcome export_event(Session& session, Command& command) {
 Outcome import_event(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ImportEvent>(command);
   if (!body) return bad_body();
-  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!session.api.cuIpcOpenEventHandle) return CUDA_ERROR_NOT_SUPPORTED;
   ExportedHandles::Fetched fetched;
   CUresult result = session.exported_handles.fetch(body->name, &fetched);

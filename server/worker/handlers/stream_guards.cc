@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "server/worker/session/session.h"
+#include "server/worker/session/teardown.h"
 
 namespace gpupool::worker::guards {
 namespace {
@@ -92,7 +93,7 @@ CUresult destroy_stream(CUstream stream) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   for (auto& [handle, context] : t_session->contexts.all()) {
     if (const auto found = context->streams.find(stream); found != context->streams.end()) {
-      t_session->before_stream_destroyed(*found->second);
+      before_stream_destroyed(*t_session, *found->second);
       break;
     }
   }
@@ -106,7 +107,7 @@ CUresult query_stream(CUstream stream) {
     if (result == CUDA_SUCCESS) t_session->contexts.seen_idle(*state);
     if (result == CUDA_ERROR_NOT_READY && t_session->contexts.is_done(*state)) result = CUDA_SUCCESS;
   }
-  if (result == CUDA_SUCCESS) t_session->publish();
+  if (result == CUDA_SUCCESS) t_session->replies.publish();
   return result;
 }
 
@@ -136,7 +137,7 @@ CUresult query_event(CUevent event) {
   const CUresult result = REAL(cuEventQuery)(event);
   if (result != CUDA_SUCCESS) return result;
   if (const auto recorded = t_session->contexts.recorded(event)) recorded->passed();
-  t_session->publish();
+  t_session->replies.publish();
   return result;
 }
 

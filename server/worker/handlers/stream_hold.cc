@@ -6,7 +6,7 @@ namespace gpupool::worker::commands {
 Outcome hold_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::HoldStream>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   if (session.gates.take_early_open(body->hold)) return CUDA_SUCCESS;
@@ -18,7 +18,7 @@ Outcome hold_stream(Session& session, Command& command) {
 Outcome own_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::OwnStream>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.find_stream(body->stream);
   if (!stream || !stream->stream) return CUDA_ERROR_INVALID_HANDLE;
   stream->own = true;

@@ -44,7 +44,7 @@ bool poll_marks(Session& session, Marks& marks, SpinTime::Clock::time_point begi
 }
 
 Outcome completed(Session& session, CUresult result) {
-  session.publish();
+  session.replies.publish();
   return result;
 }
 
@@ -60,7 +60,7 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
       session.contexts.seen_idle(*stream);
       stream->dirty = false;
       stream->slab_used = 0;  // its small copies are done
-      session.fetch_output(*stream);
+      session.stream_work.fetch_output(*stream);
       continue;
     }
     result = state;
@@ -83,7 +83,7 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
       marks.done();
       for (StreamState* const stream : streams) {
         if (stream->dirty && session.api.cuStreamQuery(stream->stream) == CUDA_SUCCESS)
-          session.fetch_output(*stream);
+          session.stream_work.fetch_output(*stream);
       }
     }
     return completed(session, result);
@@ -94,7 +94,7 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
   }
   const uint64_t sequence = command.header.sequence;
   const CUcontext object = context.object;
-  const CUresult deferred = session.take_deferred();
+  const CUresult deferred = session.replies.take_deferred();
   const WaitPool::Purpose purpose("a synchronize call",
                                   streams.size() == 1 ? streams.front()->handle : CurrentCommand::kNoStream);
   const bool parked =
@@ -109,7 +109,7 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
         session.spin_time.note_wait(SpinTime::Clock::now() - begin);
         if (result == CUDA_SUCCESS) marks.done();
         if (deferred != CUDA_SUCCESS) result = deferred;
-        session.answer(sequence, result);
+        session.replies.answer(sequence, result);
         make_current(session.api, nullptr);
       });
   if (parked) return Outcome::parked();
@@ -121,7 +121,7 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
 
 Outcome synchronize_context(Session& session, Command& command) {
   if (!command.body.finished()) return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   std::vector<StreamState*> busy;
   for (const auto& [handle, other] : session.contexts.all()) {  // includes its green contexts
@@ -138,7 +138,7 @@ Outcome synchronize_context(Session& session, Command& command) {
 Outcome synchronize_stream(Session& session, Command& command) {
   const auto body = read_exact_body<wire::SynchronizeStream>(command);
   if (!body) return bad_body();
-  session.enter(command);
+  session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.find_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(stream->context);
@@ -158,7 +158,7 @@ Outcome await_barriers(Session&, Command& command) {
 Outcome synchronize_event(Session& session, Command& command) {
   const auto body = read_exact_body<wire::SynchronizeEvent>(command);
   if (!body) return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* const context = session.contexts.enter_named(command.header.context);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   const auto object = session.table.resolve(cuda::Kind::event, body->event);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
@@ -175,13 +175,14 @@ Outcome synchronize_event(Session& session, Command& command) {
     if (!at_once) session.spin_time.note_wait(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS && recorded) recorded->passed();
     // The event has passed, so this returns at once; it makes the driver print the output of device code.
-    if (result == CUDA_SUCCESS && session.output_possible) result = session.api.cuEventSynchronize(event);
+    if (result == CUDA_SUCCESS && session.capture.expects_output())
+      result = session.api.cuEventSynchronize(event);
     return completed(session, result);
   }
   if (!command.wants_reply()) return CUDA_SUCCESS;
   const uint64_t sequence = command.header.sequence;
   const CUcontext current = context->object;
-  const CUresult deferred = session.take_deferred();
+  const CUresult deferred = session.replies.take_deferred();
   session.events.hold(event);
   // A weak reference: recording the event again deletes the Recorded, because the wait below may then have
   // seen the newer record.
@@ -193,7 +194,7 @@ Outcome synchronize_event(Session& session, Command& command) {
       if (const auto still = weak.lock()) still->passed();
     }
     session.events.release(event);
-    session.answer(sequence, deferred != CUDA_SUCCESS ? deferred : result);
+    session.replies.answer(sequence, deferred != CUDA_SUCCESS ? deferred : result);
     make_current(session.api, nullptr);
   };
   if (session.waits.submit(current, "a cuEventSynchronize call", wait)) return Outcome::parked();

@@ -110,11 +110,12 @@ bool MemoryMoves::has_work() {
   for (auto& [handle, context] : session_.contexts.all()) {
     if (work) break;
     work = make_current(api, context->object) != CUDA_SUCCESS ||
-           !session_.copies.drain(context->object, Clock::now());
+           !session_.copies.bulk.drain(context->object, Clock::now());
     context->for_each_stream([&](StreamState& stream) { work = work || is_capturing(stream); });
     for (const CUevent event : context->destroyed_stream_events)
       work = work || api.cuEventQuery(event) == CUDA_ERROR_NOT_READY;
-    context->for_each_stream([&](StreamState& stream) { work = work || !session_.is_idle(stream); });
+    context->for_each_stream(
+        [&](StreamState& stream) { work = work || !session_.stream_work.is_idle(stream); });
   }
   make_current(api, before);
   return work;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
-#include "server/worker/session/session.h"
+#include "server/worker/session/backlog.h"
+#include "server/worker/session/handle_table.h"
+#include "server/worker/session/outbox.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 namespace {
@@ -17,27 +20,27 @@ constexpr size_t kMostAsked = 4096;
 }  // namespace
 
 uint64_t BackPressure::high_mark() const {
-  return session_.start.usage.most_queued(kMostKept) / 2;
+  return usage_.most_queued(kMostKept) / 2;
 }
 
 uint64_t BackPressure::limit() const {
-  return std::max(session_.start.usage.most_queued(kMostKept), high_mark() + kOnTheWay);
+  return std::max(usage_.most_queued(kMostKept), high_mark() + kOnTheWay);
 }
 
 bool BackPressure::has_room(const Asked& asked) const {
   if (!long_) return true;
-  session_.enter(Command{asked.command});
+  contexts_.enter_named(asked.command.context);
   CommandOrder order;
   order.rule = CommandOrder::Rule::in_order;
   order.sequence = asked.command.sequence;
-  order.stream = session_.table.find_stream(asked.stream);
+  order.stream = table_.find_stream(asked.stream);
   order.gives_work = order.stream != nullptr;
-  return session_.backlog.must_wait(order) == nullptr;
+  return backlog_.must_wait(order) == nullptr;
 }
 
 void BackPressure::await_room(const wire::CommandHeader& command, uint64_t stream) {
   if (asked_.size() == kMostAsked) {
-    session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, command.sequence);
+    outbox_.send(wire::MessageKind::reply, CUDA_SUCCESS, command.sequence);
     return;
   }
   asked_.push_back({command, stream});
@@ -45,24 +48,24 @@ void BackPressure::await_room(const wire::CommandHeader& command, uint64_t strea
 }
 
 void BackPressure::update() {
-  const uint64_t bytes = session_.backlog.bytes();
+  const uint64_t bytes = backlog_.bytes();
   if (bytes == 0 && !long_ && asked_.empty()) return;
   const bool is_long = bytes > (long_ ? high_mark() / 2 : high_mark());
   if (is_long != long_) {
     long_ = is_long;
-    session_.outbox.set_backlog_long(is_long);
-    session_.outbox.send(wire::MessageKind::pong, 0, 0);
+    outbox_.set_backlog_long(is_long);
+    outbox_.send(wire::MessageKind::pong, 0, 0);
   }
   if (asked_.empty()) return;
-  ContextState* const before = session_.contexts.current();
+  ContextState* const before = contexts_.current();
   std::erase_if(asked_, [&](const Asked& asked) {
     if (!has_room(asked)) return false;
     // Does not report a deferred error here: the client would attribute it to this stream. The next executed
     // command does.
-    session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, asked.command.sequence);
+    outbox_.send(wire::MessageKind::reply, CUDA_SUCCESS, asked.command.sequence);
     return true;
   });
-  session_.contexts.enter(before);
+  contexts_.enter(before);
 }
 
 }  // namespace gpupool::worker

@@ -11,11 +11,16 @@
 
 namespace gpupool::worker {
 
-class Session;
+class Backlog;
+class Contexts;
+class HandleTable;
+class Outbox;
+struct Usage;
 
 class BackPressure {
  public:
-  explicit BackPressure(Session& session) : session_(session) {}
+  BackPressure(const Usage& usage, Contexts& contexts, HandleTable& table, Backlog& backlog, Outbox& outbox)
+      : usage_(usage), contexts_(contexts), table_(table), backlog_(backlog), outbox_(outbox) {}
   BackPressure(const BackPressure&) = delete;
   BackPressure& operator=(const BackPressure&) = delete;
 
@@ -36,7 +41,11 @@ class BackPressure {
   bool has_room(const Asked& asked) const;
   uint64_t high_mark() const;
 
-  Session& session_;
+  const Usage& usage_;
+  Contexts& contexts_;
+  HandleTable& table_;
+  Backlog& backlog_;
+  Outbox& outbox_;
   bool long_ = false;
   std::vector<Asked> asked_;
 };

@@ -8,9 +8,11 @@
 
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
+#include "server/worker/graphs/graphs.h"
 #include "server/worker/handlers/call_rows.h"
 #include "server/worker/handlers/launch.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/command.h"
+#include "server/worker/session/handle_table.h"
 
 namespace gpupool::worker {
 namespace {
@@ -65,12 +67,12 @@ const std::vector<const Exception*>& exceptions() {
   return by_row;
 }
 
-void set_stream(Session& session, CommandOrder& order, uint64_t handle, bool gives_work) {
-  order.stream = session.table.find_stream(handle);
+void set_stream(HandleTable& table, CommandOrder& order, uint64_t handle, bool gives_work) {
+  order.stream = table.find_stream(handle);
   order.gives_work = gives_work && order.stream != nullptr;
 }
 
-CommandOrder order_of_row(Session& session, const Command& command) {
+CommandOrder order_of_row(HandleTable& table, const Command& command) {
   CommandOrder order;
   order.sequence = command.header.sequence;
   const auto row = find_row(command.header.id);
@@ -80,7 +82,7 @@ CommandOrder order_of_row(Session& session, const Command& command) {
   order.rule = exception ? exception->rule : objects.references ? Rule::alone : Rule::in_order;
   order.for_all_streams = exception && exception->for_all_streams;
   if (objects.stream != CallObjects::kNoStream)
-    set_stream(session, order, objects.stream, order.rule != Rule::query);
+    set_stream(table, order, objects.stream, order.rule != Rule::query);
   (exception && exception->writes ? order.writes : order.reads) = objects.named;
   for (const uint64_t handle : objects.destroyed) order.writes.add(handle);
   if (order.reads.full || order.writes.full) order.rule = Rule::alone;
@@ -88,17 +90,16 @@ CommandOrder order_of_row(Session& session, const Command& command) {
 }
 
 // A launch reads its function and the function's owners (module, library), whose unloading would remove it.
-void read_function(const Session& session, CommandOrder& order, uint64_t function) {
-  for (uint64_t handle = function; handle != 0; handle = session.table.owner_of(handle))
-    order.reads.add(handle);
+void read_function(HandleTable& table, CommandOrder& order, uint64_t function) {
+  for (uint64_t handle = function; handle != 0; handle = table.owner_of(handle)) order.reads.add(handle);
 }
 
-void read_launch_order(Session& session, CommandOrder& order, wire::Reader body) {
+void read_launch_order(HandleTable& table, CommandOrder& order, wire::Reader body) {
   const auto read = commands::read_launch(body);
   if (!read) return;
   order.rule = Rule::in_order;
-  set_stream(session, order, read->launch.stream, true);
-  read_function(session, order, read->launch.function);
+  set_stream(table, order, read->launch.stream, true);
+  read_function(table, order, read->launch.function);
   for (uint32_t i = 0; i < read->launch.attribute_count; ++i) {
     CUlaunchAttribute attribute;
     std::memcpy(&attribute, read->attributes.data() + i * sizeof attribute, sizeof attribute);
@@ -107,43 +108,43 @@ void read_launch_order(Session& session, CommandOrder& order, wire::Reader body)
 }
 
 // Sets the order of a copy in `stream` with the given wire::kCopy... flags.
-void set_copy_order(Session& session, CommandOrder& order, uint64_t stream, uint32_t flags) {
+void set_copy_order(HandleTable& table, CommandOrder& order, uint64_t stream, uint32_t flags) {
   if ((flags & wire::kCopyPassesOthers) != 0) return;
   order.rule = Rule::in_order;
-  set_stream(session, order, stream, true);
+  set_stream(table, order, stream, true);
   order.for_all_streams = (flags & wire::kCopyOrdersStreams) != 0;
 }
 
-void set_graph_order(Session& session, CommandOrder& order, uint64_t executable) {
+void set_graph_order(const Graphs& graphs, CommandOrder& order, uint64_t executable) {
   order.rule = Rule::in_order;
   order.writes.add(executable);
-  session.graphs.add_events(executable, order.reads, order.writes);
+  graphs.add_events(executable, order.reads, order.writes);
   if (order.reads.full || order.writes.full) order.rule = Rule::alone;
 }
 
 }  // namespace
 
-CommandOrder order_of(Session& session, const Command& command) {
-  const ContextState* const context = session.enter(command);
-  if (command.header.id < wire::kFirstCommand) return order_of_row(session, command);
+CommandOrder order_of(Contexts& contexts, HandleTable& table, const Graphs& graphs, const Command& command) {
+  const ContextState* const context = contexts.enter_named(command.header.context);
+  if (command.header.id < wire::kFirstCommand) return order_of_row(table, command);
   CommandOrder order;
   order.sequence = command.header.sequence;
   wire::Reader body = command.body;
   const auto in_stream = [&](uint64_t stream) {
     order.rule = Rule::in_order;
-    set_stream(session, order, stream, true);
+    set_stream(table, order, stream, true);
   };
   switch (static_cast<Id>(command.header.id)) {
-    case Id::launch: read_launch_order(session, order, body); break;
+    case Id::launch: read_launch_order(table, order, body); break;
     case Id::copy_to_device: {
       const auto copy = body.get<wire::CopyToDevice>();
-      set_copy_order(session, order, copy.stream, copy.flags);
+      set_copy_order(table, order, copy.stream, copy.flags);
       break;
     }
     case Id::bulk_to_device:
     case Id::direct_to_device: {
       const auto copy = body.get<wire::BulkCopy>();
-      set_copy_order(session, order, copy.stream, copy.flags);
+      set_copy_order(table, order, copy.stream, copy.flags);
       break;
     }
     case Id::copy_from_device:
@@ -167,12 +168,12 @@ CommandOrder order_of(Session& session, const Command& command) {
       const auto done = body.get<wire::HostFunctionDone>();
       if (done.stream == 0) break;
       order.rule = Rule::in_order;
-      set_stream(session, order, done.stream, false);
+      set_stream(table, order, done.stream, false);
       break;
     }
     case Id::synchronize_stream:
       order.rule = Rule::in_order;
-      set_stream(session, order, body.get<wire::SynchronizeStream>().stream, false);
+      set_stream(table, order, body.get<wire::SynchronizeStream>().stream, false);
       break;
     case Id::synchronize_event:
     case Id::await_record:
@@ -186,7 +187,7 @@ CommandOrder order_of(Session& session, const Command& command) {
       if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
       // Ordered like work: after the legacy stream and after barriers.
       else
-        set_stream(session, order, free.stream, true);
+        set_stream(table, order, free.stream, true);
       break;
     }
     case Id::synchronize_context:
@@ -198,13 +199,13 @@ CommandOrder order_of(Session& session, const Command& command) {
     case Id::upload_graph: {
       const auto launch = body.get<wire::LaunchGraph>();
       in_stream(launch.stream);
-      set_graph_order(session, order, launch.executable);
+      set_graph_order(graphs, order, launch.executable);
       break;
     }
     case Id::update_graph:
     case Id::set_graph_node:
     case Id::enable_graph_node:
-    case Id::destroy_graph: set_graph_order(session, order, body.get<uint64_t>()); break;
+    case Id::destroy_graph: set_graph_order(graphs, order, body.get<uint64_t>()); break;
     case Id::await_barriers: order.rule = Rule::after_barriers; break;
     case Id::set_border_color: order.rule = Rule::alone; break;
     default: break;

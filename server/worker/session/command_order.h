@@ -10,7 +10,8 @@
 
 namespace gpupool::worker {
 
-class Session;
+class Graphs;
+class HandleTable;
 struct Command;
 
 // The client's handles, and other numbers that identify objects. `full`: more keys were added than fit.
@@ -54,6 +55,6 @@ bool returns_early(uint16_t command);
 
 // Returns the command's dependencies, and makes its context current. A malformed command may be executed at
 // once: its handler ends the session.
-CommandOrder order_of(Session& session, const Command& command);
+CommandOrder order_of(Contexts& contexts, HandleTable& table, const Graphs& graphs, const Command& command);
 
 }  // namespace gpupool::worker

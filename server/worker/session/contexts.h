@@ -171,6 +171,12 @@ class Contexts {
   CurrentCommand& current_command() const { return current_command_; }
   // Makes the context (null: none) the session's current one, also in the driver.
   CUresult enter(ContextState* context);
+  // Likewise for the context with this handle. Returns null if the client has none or it cannot be made
+  // current.
+  ContextState* enter_named(uint64_t handle) {
+    ContextState* const context = find(handle);
+    return enter(context) == CUDA_SUCCESS ? context : nullptr;
+  }
   // Orders future work of `stream` after all work that `earlier` has got so far. Leaves the context of
   // `stream` current.
   void order_after(StreamState& stream, StreamState& earlier);

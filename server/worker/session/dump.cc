@@ -29,16 +29,16 @@ std::string dump(Session& session) {
   dump.set_executed(session.current_command.executed());
   session.backlog.describe(dump);
   session.gates.describe(dump);
-  session.copies.describe(dump);
+  session.copies.bulk.describe(dump);
   session.waits.describe(dump);
-  session.links.describe(dump);
-  session.staging.describe(dump);
+  session.copies.connections.describe(dump);
+  session.copies.staging.describe(dump);
   session.compute.describe(dump);
-  dump.set_pieces_to_client(session.small_copies.pending());
-  if (session.small_copies.sending()) dump.add_busy_locks("copies to the client");
+  dump.set_pieces_to_client(session.copies.small.pending());
+  if (session.copies.small.sending()) dump.add_busy_locks("copies to the client");
   if (session.outbox.sending()) dump.add_busy_locks("messages to the client");
   if (session.memory.busy()) dump.add_busy_locks("device memory");
-  dump.set_deferred_error(session.deferred());
+  dump.set_deferred_error(session.replies.deferred());
   return dump.SerializeAsString();
 }
 

@@ -5,6 +5,7 @@
 // flush() and drain(): any thread. The destructor restores the descriptors.
 #pragma once
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <optional>
 
@@ -20,6 +21,9 @@ class OutputCapture {
   OutputCapture& operator=(const OutputCapture&) = delete;
 
   Result<void> start();
+  // Call when device code is loaded: it may print from now on.
+  void expect_output() { expected_.store(true, std::memory_order_relaxed); }
+  bool expects_output() const { return expected_.load(std::memory_order_relaxed); }
   // Passes everything printed so far to the Outbox.
   void flush();
   // Empties the pipes, so that printing code does not block.
@@ -37,6 +41,7 @@ class OutputCapture {
   std::mutex mutex_;
   std::array<Pipe, 2> pipes_;
   bool started_ = false;
+  std::atomic<bool> expected_{false};
 };
 
 }  // namespace gpupool::worker

@@ -2,7 +2,7 @@
 #pragma once
 #include "server/quota/ledger.h"
 #include "server/worker/session/outbox.h"
-#include "server/worker/session/session.h"
+#include "server/worker/session/session_start.h"
 
 namespace gpupool::worker {
 

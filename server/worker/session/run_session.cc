@@ -8,8 +8,9 @@
 #include "server/worker/copies/bandwidth.h"
 #include "server/worker/session/background.h"
 #include "server/worker/session/dump.h"
-#include "server/worker/session/session.h"
 #include "server/worker/session/refusals.h"
+#include "server/worker/session/session.h"
+#include "server/worker/session/teardown.h"
 
 namespace gpupool::worker {
 namespace {
@@ -62,7 +63,8 @@ int run_session(SessionStart start) {
     const Background background(session, stop_descriptor);
     if (accept_bulk)
       accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
-        session.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), peer_copy);
+        session.copies.connections.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth),
+                                       peer_copy);
       });
     if (start.control) {
       start.control->handle(
@@ -71,13 +73,13 @@ int run_session(SessionStart start) {
     }
     {
       const DumpServer dumps(session);
-      status = session.run() ? 0 : 1;
+      status = session.executor.run() ? 0 : 1;
     }
     session.outbox.close();
     if (start.control) start.control->handle(server::ControlKind::end_session, nullptr);
     if (accept_bulk) accept_bulk(nullptr);
     const Watchdog watchdog(status);
-    session.tear_down();
+    tear_down(session);
   }
   return status;
 }

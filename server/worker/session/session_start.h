@@ -103,6 +103,11 @@ struct SessionStart {
   bool takes_quota_refusals = false;  // the client takes MessageKind::quota_refusal
   bool oversubscribes = false;        // device memory may be moved to host memory and back
   int stop_descriptor = -1;           // readable when poold shuts down, which ends the session; -1: none
+
+  // Returns the session's groups of multiprocessors on a device; 0: all.
+  quota::Groups groups_of(int device) const {
+    return static_cast<size_t>(device) < groups.size() ? groups[static_cast<size_t>(device)] : 0;
+  }
 };
 
 }  // namespace gpupool::worker

@@ -1,0 +1,57 @@
+// Everything that moves data between the client and the device: staging memory, the connections, and the
+// copies in progress, with the parts of the session that they use. Each header says which thread may call
+// what.
+#pragma once
+#include "server/worker/copies/bulk_connections.h"
+#include "server/worker/copies/bulk_copy.h"
+#include "server/worker/copies/remote_memory.h"
+#include "server/worker/copies/small_copies.h"
+#include "server/worker/copies/staging.h"
+#include "server/worker/memory/device_memory.h"
+#include "server/worker/session/contexts.h"
+#include "server/worker/session/replies.h"
+#include "server/worker/session/session_start.h"
+#include "server/worker/session/stream_gates.h"
+#include "server/worker/session/stream_work.h"
+
+namespace gpupool::worker {
+
+class Copies {
+ public:
+  // `memory` and `replies` are used by copies only, so they may be constructed later.
+  Copies(const DeviceApi& api, Contexts& contexts, StreamGates& gates, StreamWork& stream_work,
+         WaitPool& waits, DeviceMemory& memory, Replies& replies, Outbox& outbox, OutputCapture& capture,
+         const SessionStart& start)
+      : api(api),
+        contexts(contexts),
+        gates(gates),
+        stream_work(stream_work),
+        waits(waits),
+        memory(memory),
+        replies(replies),
+        usage(start.usage),
+        remote(start.connection->direct_memory(), outbox, start.bandwidth),
+        staging(api, remote.memory(), start.usage),
+        small(api, outbox, staging, waits, capture),
+        connections(bulk, outbox, start.compression, start.welcome_bulk, start.bulk_token) {}
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  // Parts of the session.
+  const DeviceApi& api;
+  Contexts& contexts;
+  StreamGates& gates;
+  StreamWork& stream_work;
+  WaitPool& waits;
+  DeviceMemory& memory;
+  Replies& replies;
+  const Usage& usage;
+
+  RemoteMemory remote;
+  Staging staging;
+  SmallCopies small;
+  BulkCopies bulk;
+  BulkConnections connections;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,25 @@
+#include "server/worker/sharing/peers.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr size_t kMaxPeers = 64;  // per session
+
+}  // namespace
+
+std::shared_ptr<Peer> Peers::connection_to(const wire::PeerTarget& target) {
+  const Name name{target.address, target.session_id, target.port, target.rdma};
+  const auto known = peers_.find(name);
+  if (known != peers_.end() && !known->second->broken()) return known->second;
+  if (known != peers_.end()) peers_.erase(known);
+  if (peers_.size() >= kMaxPeers) return nullptr;
+  return peers_[name] = std::make_shared<Peer>(target.rdma != 0, requests_, start_.dead_peer_timeout,
+                                               start_.rdma, start_.bandwidth);
+}
+
+void Peers::stop() {
+  requests_.stop();
+  for (auto& [name, peer] : peers_) peer->stop();
+}
+
+}  // namespace gpupool::worker
