@@ -217,7 +217,7 @@ class Daemon {
             context_, {},
             {.describe = [this](const Client& client) { return monitor_devices(monitor_sources(), client); },
              .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
-        checkpoints_(context_, pool_,
+        checkpoints_(context_, pool_.state_changes(),
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
 

@@ -168,7 +168,8 @@ class Attack {
 
   fuzz::Input input_;
   fuzz::FakePool pool_;
-  Checkpoints checkpoints_{pool_.loop().context, pool_.pool(), [](Client, const Refusal&) { std::abort(); }};
+  Checkpoints checkpoints_{pool_.loop().context, pool_.pool().state_changes(),
+                           [](Client, const Refusal&) { std::abort(); }};
   std::vector<Asker> askers_;
 };
 

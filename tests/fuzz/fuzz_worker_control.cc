@@ -197,14 +197,14 @@ class Attack {
         .action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)),
         .pid = input_.below(3),
         .session = input_.below(6)};
-    if (pool_.pool().sessions_of_process(client, question.pid).size() > 4) std::abort();
+    if (pool_.pool().state_changes().sessions_of_process(client, question.pid).size() > 4) std::abort();
     if (question.action == wire::CheckpointAction::find) {
       const bool abandoned = input_.below(2) == 1;
       gave_up_ = gave_up_ || abandoned;
-      return pool_.pool().cancel_state_change(question_, abandoned);
+      return pool_.pool().state_changes().cancel(question_, abandoned);
     }
     ++open_;
-    question_ = pool_.pool().change_state(client, question, [this](int32_t) { --open_; });
+    question_ = pool_.pool().state_changes().change(client, question, [this](int32_t) { --open_; });
   }
 
   void ask() {
@@ -212,7 +212,8 @@ class Attack {
     switch (input_.below(4)) {
       case 0:
         ++dumps_;
-        if (!pool_.pool().dump(session, [this](const SessionView&, const Result<std::string>&) { --dumps_; }))
+        if (!pool_.pool().dumps().ask(session,
+                                      [this](const SessionView&, const Result<std::string>&) { --dumps_; }))
           --dumps_;
         return;
       case 1: return static_cast<void>(pool_.pool().end_session(session, input_.text()));

@@ -74,7 +74,7 @@ Result<admin::Quota> Administration::quota(const std::string& tenant) const {
 
 void Administration::dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered) {
   const auto asked =
-      pool_.dump(session, [answered](const SessionView& view, const Result<std::string>& said) {
+      pool_.dumps().ask(session, [answered](const SessionView& view, const Result<std::string>& said) {
         answered(complete_dump(view, said));
       });
   if (!asked) answered(asked.error());

@@ -43,7 +43,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     time_out_.cancel();
     waits_ = false;
     stream_.close();
-    owner_.pool_.cancel_state_change(std::exchange(question_, 0), true);
+    owner_.states_.cancel(std::exchange(question_, 0), true);
     if (place != owner_.links_.end()) {
       owner_.links_.erase(place);
       place = owner_.links_.end();
@@ -87,10 +87,10 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     }
     waits_ = true;
     if (question.action == wire::CheckpointAction::find)
-      return tell(CUDA_SUCCESS, owner_.pool_.sessions_of_process(client_, question.pid));
+      return tell(CUDA_SUCCESS, owner_.states_.sessions_of_process(client_, question.pid));
     show_life();
     const uint64_t asked =
-        owner_.pool_.change_state(client_, question, [weak = weak_from_this()](int32_t result) {
+        owner_.states_.change(client_, question, [weak = weak_from_this()](int32_t result) {
           if (const auto self = weak.lock()) self->tell(result, {});
         });
     if (!waits_) return;  // answered at once
@@ -103,7 +103,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
   void give_up_after(std::chrono::milliseconds time) {
     time_out_.expires_after(time);
     time_out_.async_wait([self = shared_from_this(), asked = question_](const asio::error_code& status) {
-      if (!status && self->question_ == asked) self->owner_.pool_.cancel_state_change(asked, false);
+      if (!status && self->question_ == asked) self->owner_.states_.cancel(asked, false);
     });
   }
 
@@ -169,8 +169,8 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
   bool waits_ = false;     // a question is being answered
 };
 
-Checkpoints::Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse)
-    : context_(context), pool_(pool), refuse_(std::move(refuse)) {}
+Checkpoints::Checkpoints(asio::io_context& context, StateChanges& states, Refuse refuse)
+    : context_(context), states_(states), refuse_(std::move(refuse)) {}
 
 Checkpoints::~Checkpoints() {
   close();

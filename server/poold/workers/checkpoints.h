@@ -12,8 +12,9 @@
 #include <list>
 #include <memory>
 
+#include "server/poold/workers/client.h"
 #include "server/poold/workers/refusal.h"
-#include "server/poold/workers/worker_pool.h"
+#include "server/poold/workers/state_changes.h"
 
 namespace gpupool::server {
 
@@ -31,7 +32,7 @@ class Checkpoints {
   static constexpr std::chrono::milliseconds kPause{2};
   using Refuse = std::function<void(Client, const Refusal&)>;
 
-  Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse);
+  Checkpoints(asio::io_context& context, StateChanges& states, Refuse refuse);
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
@@ -48,7 +49,7 @@ class Checkpoints {
   size_t links_of(const std::string& tenant) const;
 
   asio::io_context& context_;
-  WorkerPool& pool_;
+  StateChanges& states_;
   const Refuse refuse_;
   std::list<std::shared_ptr<CheckpointLink>> links_;
 };

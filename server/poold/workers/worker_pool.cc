@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,9 +11,7 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "protocol/driver/cuda_header.h"
-#include "server/handover/sealed_file.h"
-#include "server/sockets/descriptor_closer.h"
+#include "common/text/gpu_uuid.h"
 
 namespace gpupool::server {
 namespace {
@@ -26,8 +23,6 @@ constexpr milliseconds kLongestBackoff{10'000};
 constexpr unsigned kFailuresThatCount = 3;
 constexpr milliseconds kStopGrace{2'000};
 constexpr milliseconds kKillGrace{5'000};
-// Limit of messages read from an ended worker's socket, which another process may hold and write to.
-constexpr int kLastMessages = 64;
 
 // Limits concurrent starts: opening a device library keeps a core busy.
 unsigned most_starting_at_once() {
@@ -52,23 +47,6 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
 
 }  // namespace
 
-// Logs worker_gone once all descriptors of the worker are closed. Tests count poold's descriptors after that
-// line.
-WorkerPool::Worker::~Worker() {
-  close_control();
-  output->finish();
-  close_without_blocking(image_space.file);
-  close_without_blocking(pending_share.end);
-  page.reset();
-  after_closing([pid = pid] { log::debug("worker_gone", {{"worker", pid}}); });
-}
-
-void WorkerPool::Worker::close_control() {
-  if (!control.is_open()) return;
-  ::shutdown(control.native_handle(), SHUT_RDWR);
-  close_without_blocking(control.release());
-}
-
 WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse)
     : context_(context),
       settings_(std::move(settings)),
@@ -78,7 +56,21 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       code_(settings_.code_cache_bytes, open_folders(settings_)),
       users_(*WorkerUsers::parse(settings_.program.user)),
       turns_(context, tenants, settings_.turns),
-      peers_(context, settings_.peers),
+      workers_(settings_.processes),
+      partitions_(tenants),
+      image_transfers_(workers_, images_),
+      shares_(workers_),
+      peers_(context, workers_, settings_.peers),
+      memory_(workers_, tenants, devices_, settings_.host_memory_for_idle),
+      state_changes_(workers_, devices_, settings_.host_memory_for_checkpoints),
+      dumps_(context, workers_, [this](const Worker& worker) { return view_of(worker); }),
+      waiting_(context, settings_.client_patience,
+               [this](Client client) {
+                 refuse_(std::move(client), {control::HelloReply::BUSY,
+                                             "no worker became ready within " +
+                                                 std::to_string(settings_.client_patience.count() / 1000) +
+                                                 " s; try again later"});
+               }),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {
@@ -88,19 +80,18 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
     if (const auto set = accounts_.set(tenant.name, tenant.quota); !set) {
       log::error("quota_not_set", {{"tenant", tenant.name}, {"reason", set.error().message}});
     }
-    update_partitions();
+    partitions_.update();
   });
   tenants.on_removal([this](const std::string& name) { accounts_.drop(name); });
 }
 
 WorkerPool::~WorkerPool() {
-  for (auto& [pid, worker] : workers_) {
+  for (auto& [pid, worker] : workers_.all()) {
     int wait_status = 0;
     settings_.processes.kill(pid);
     // A process stuck in the kernel is left for init to reap.
     settings_.processes.has_ended(pid, &wait_status);
   }
-  for (const Waiting& waiting : waiting_) close_connection(waiting.client.descriptor);
 }
 
 void WorkerPool::start(std::function<void(Result<void>)> first_result) {
@@ -109,27 +100,20 @@ void WorkerPool::start(std::function<void(Result<void>)> first_result) {
   start_missing_workers();
 }
 
-unsigned WorkerPool::count(Stage stage) const {
-  return static_cast<unsigned>(std::count_if(
-      workers_.begin(), workers_.end(), [stage](const auto& entry) { return entry.second->state == stage; }));
-}
-
 size_t WorkerPool::sessions_of(const std::string& tenant) const {
-  const auto running = std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
-    return entry.second->state == Stage::serving && entry.second->client.tenant == tenant;
-  });
-  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(),
-                                     [&](const Waiting& one) { return one.client.tenant == tenant; });
-  return static_cast<size_t>(running + waiting);
+  size_t running = 0;
+  workers_.for_each_serving([&](const Worker& worker) { running += worker.client.tenant == tenant; });
+  return running + waiting_.count(tenant);
 }
 
 void WorkerPool::start_missing_workers() {
   while (!stopping_ && !backing_off_) {
-    const unsigned starting = count(Stage::starting);
-    const unsigned available = starting + count(Stage::idle);
+    const unsigned starting = workers_.count(Stage::starting);
+    const unsigned available = starting + workers_.count(Stage::idle);
     const size_t wanted = settings_.idle_workers + waiting_.size();
     const size_t allowed = size_t{settings_.max_sessions} + settings_.idle_workers;
-    if (available >= wanted || workers_.size() >= allowed || starting >= most_starting_at_once()) return;
+    if (available >= wanted || workers_.all().size() >= allowed || starting >= most_starting_at_once())
+      return;
     start_one();
   }
 }
@@ -158,10 +142,10 @@ void WorkerPool::start_one() {
   auto worker = std::make_shared<Worker>(context_, std::move(*started));
   worker->user = std::move(*user);
   worker->cgroup = program.cgroup;
-  workers_.emplace(worker->pid, worker);
+  workers_.all().emplace(worker->pid, worker);
   log::debug("worker_starting", {{"worker", worker->pid}});
   worker->output->watch([this, weak = std::weak_ptr(worker)](const std::string& why) {
-    if (const auto self = weak.lock(); self && self->failure.empty()) end_worker(*self, why);
+    if (const auto self = weak.lock(); self && self->failure.empty()) workers_.end(*self, why);
   });
   watch_start(worker);
 }
@@ -188,10 +172,10 @@ void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
 // Returns false if nothing more may be read.
 bool WorkerPool::read_control(Worker& worker) {
   if (!worker.failure.empty()) return false;
-  const auto message = receive_worker_control(worker.control.native_handle());
+  const auto message = receive_worker_control(worker.socket());
   if (!message) {
     if (message.error().code == ErrorCode::limit) return true;  // no message
-    if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
+    if (message.error().code == ErrorCode::malformed) workers_.end(worker, message.error().message);
     return false;  // the worker has ended; reap() reports it
   }
   if (worker.state == Stage::serving) return handle_message(worker, *message);
@@ -208,95 +192,35 @@ bool WorkerPool::read_control(Worker& worker) {
 
 // A worker executes a client's commands, so its messages are validated like a client's.
 bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
-  if (message.kind == ControlKind::dump) return take_dump(worker, message);
-  if (!message.payload.empty()) return end_worker(worker, "invalid control message");
+  if (message.kind == ControlKind::dump) return dumps_.answered(worker, message);
+  if (!message.payload.empty()) return workers_.end(worker, "invalid control message");
   switch (message.kind) {
-    case ControlKind::image_offered: return make_image_space(worker, message.body<packet::ImageQuestion>());
-    case ControlKind::image_deposit: return accept_image(worker, message.body<packet::Image>());
-    case ControlKind::image_wanted: return send_image(worker, message.body<packet::ImageQuestion>());
-    case ControlKind::image_damaged: {
-      const auto image = message.body<packet::Image>();
-      if (image.name != worker.image) break;
-      images_.drop_damaged(image.name, image.bytes, worker.session);
-      return true;
-    }
-    case ControlKind::share_wanted: return ask_for_share(worker, message.body<packet::ShareWanted>());
-    case ControlKind::share_found: return forward_share(worker, message.body<packet::ShareFound>());
-    case ControlKind::share_missing:
-      return forward_share_missing(worker, message.body<packet::ShareMissing>());
-    case ControlKind::peer_wanted: return open_peer(worker, message.body<packet::PeerWanted>());
-    case ControlKind::state_changed: return state_changed(worker, message.body<packet::StateChanged>());
+    case ControlKind::image_offered:
+      return image_transfers_.offered(worker, message.body<packet::ImageQuestion>());
+    case ControlKind::image_deposit: return image_transfers_.deposited(worker, message.body<packet::Image>());
+    case ControlKind::image_wanted:
+      return image_transfers_.wanted(worker, message.body<packet::ImageQuestion>());
+    case ControlKind::image_damaged: return image_transfers_.damaged(worker, message.body<packet::Image>());
+    case ControlKind::share_wanted: return shares_.ask(worker, message.body<packet::ShareWanted>());
+    case ControlKind::share_found: return shares_.found(worker, message.body<packet::ShareFound>());
+    case ControlKind::share_missing: return shares_.missing(worker, message.body<packet::ShareMissing>());
+    case ControlKind::peer_wanted: return peers_.wanted(worker, message.body<packet::PeerWanted>());
+    case ControlKind::state_changed:
+      return state_changes_.changed(worker, message.body<packet::StateChanged>());
     case ControlKind::turn: turns_.read_page(worker.session); return true;
-    case ControlKind::memory_needed: {
-      const auto wanted = message.body<packet::MemoryNeeded>();
-      if (moves_memory_of(wanted.gpu)) return make_room(worker, wanted);
-      break;
-    }
-    case ControlKind::moved_out: {
-      const auto done = message.body<packet::MovedOut>();
-      if (moves_memory_of(done.gpu)) return moved_out(worker, done);
-      break;
-    }
-    default: break;
-  }
-  return end_worker(worker, "invalid control message");
-}
-
-bool WorkerPool::send_image(Worker& worker, const packet::ImageQuestion& wanted) {
-  const int image = images_.find(wanted.name, wanted.bytes, worker.session);
-  if (image >= 0) worker.image = wanted.name;
-  const int socket = worker.control.native_handle();
-  const auto sent = image >= 0 ? send_control<ControlKind::image_found>(socket, wanted, "", image)
-                               : send_control<ControlKind::image_missing>(socket, wanted);
-  // The worker does not drain its socket. A worker that has ended is handled by reap().
-  if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
-  return true;
-}
-
-// A worker has one such file at a time. It delays its client's reply while it fills the file.
-bool WorkerPool::make_image_space(Worker& worker, const packet::ImageQuestion& offered) {
-  Worker::ImageSpace& space = worker.image_space;
-  close_without_blocking(std::exchange(space.file, -1));
-  if (images_.wants(offered.name, offered.bytes)) {
-    const auto file = make_image_file(offered.bytes);
-    if (file) space = {offered.name, offered.bytes, *file};
-  }
-  const int socket = worker.control.native_handle();
-  const auto sent = space.file >= 0 ? send_control<ControlKind::image_space>(socket, offered, "", space.file)
-                                    : send_control<ControlKind::image_unwanted>(socket, offered);
-  if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
-  return true;
-}
-
-bool WorkerPool::accept_image(Worker& worker, const packet::Image& deposit) {
-  Worker::ImageSpace& space = worker.image_space;
-  if (space.file < 0 || deposit.name != space.name || deposit.bytes != space.bytes) {
-    return end_worker(worker, "it deposited an image that it did not offer");
-  }
-  const auto added = images_.add(space.name, space.bytes, std::exchange(space.file, -1), worker.session);
-  return added || end_worker(worker, added.error().message);
-}
-
-// Takes the image that an ended worker deposited last; at most one, for which it was given a file.
-void WorkerPool::accept_last_images(Worker& worker) {
-  for (int count = 0; count < kLastMessages && worker.image_space.file >= 0; ++count) {
-    const auto message = receive_worker_control(worker.control.native_handle());
-    if (!message) return;
-    if (message->kind == ControlKind::image_deposit && !accept_image(worker, message->body<packet::Image>()))
-      return;
+    case ControlKind::memory_needed: return memory_.make_room(worker, message.body<packet::MemoryNeeded>());
+    case ControlKind::moved_out: return memory_.moved_out(worker, message.body<packet::MovedOut>());
+    default: return workers_.end(worker, "invalid control message");
   }
 }
 
-bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
-  worker.failure = why;
-  if (worker.ended) {  // its PID may belong to another process by now
-    log::warning("worker_sent_nonsense",
-                 {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
-    return false;
-  }
-  log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
-  settings_.processes.kill(worker.pid);
-  return false;
+void WorkerPool::set_devices(const control::Devices& devices) {
+  devices_.assign(devices.devices().begin(), devices.devices().end());
+  driver_version_ = devices.driver_version();
+  partitions_.set_devices(devices_);
+  std::vector<std::string> uuids;
+  for (const control::Device& device : devices_) uuids.push_back(gpu_uuid_text(device.uuid()));
+  tenants_.set_gpu_uuids(std::move(uuids));
 }
 
 void WorkerPool::became_ready(Worker& worker) {
@@ -307,14 +231,13 @@ void WorkerPool::became_ready(Worker& worker) {
   failures_in_a_row_ = 0;
   if (auto tell = std::exchange(first_result_, nullptr)) tell({});
   while (worker.state == Stage::idle && !waiting_.empty() && !stopping_) {
-    Waiting next = std::move(waiting_.front());
-    waiting_.pop_front();
+    ClientQueue::Waiting next = waiting_.take_first();
     if (const auto refusal = settings_.refuses()) {
       refuse_(std::move(next.client), *refusal);
       continue;
     }
     if (!hand_over(worker, next.client)) {
-      waiting_.push_front(std::move(next));
+      waiting_.put_back(std::move(next));
       break;
     }
   }
@@ -323,7 +246,7 @@ void WorkerPool::became_ready(Worker& worker) {
 
 // A single failure may be particular to one worker: refuse clients only after several in a row.
 bool WorkerPool::cannot_start() const {
-  return backing_off_ && failures_in_a_row_ >= kFailuresThatCount && count(Stage::starting) == 0;
+  return backing_off_ && failures_in_a_row_ >= kFailuresThatCount && workers_.count(Stage::starting) == 0;
 }
 
 void WorkerPool::start_failed(const std::string& why) {
@@ -345,9 +268,7 @@ void WorkerPool::start_failed(const std::string& why) {
     start_missing_workers();
   });
   if (!cannot_start()) return;
-  for (auto& waiting : std::exchange(waiting_, {})) {
-    refuse_(std::move(waiting.client), {control::HelloReply::NO_DEVICE, "no worker can start: " + why});
-  }
+  refuse_unserved(waiting_.take_all(), control::HelloReply::NO_DEVICE, "no worker can start: " + why);
 }
 
 void WorkerPool::watch_child_exits() {
@@ -359,19 +280,20 @@ void WorkerPool::watch_child_exits() {
 }
 
 void WorkerPool::reap() {
-  for (auto at = workers_.begin(); at != workers_.end();) {
+  Workers::ByPid& workers = workers_.all();
+  for (auto at = workers.begin(); at != workers.end();) {
     int wait_status = 0;
     if (!settings_.processes.has_ended(at->first, &wait_status)) {
       ++at;
       continue;
     }
     const std::shared_ptr<Worker> worker = at->second;
-    at = workers_.erase(at);
+    at = workers.erase(at);
     worker->user->release();
     handle_exit(*worker, wait_status);
-    at = workers_.lower_bound(worker->pid);  // handle_exit() may have started others
+    at = workers.lower_bound(worker->pid);  // handle_exit() may have started others
   }
-  if (stopped_ && workers_.empty()) {
+  if (stopped_ && workers.empty()) {
     stop_timer_.cancel();
     child_signal_.cancel();
     std::exchange(stopped_, nullptr)();
@@ -384,34 +306,34 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   worker.ended = true;
   if (worker.state == Stage::starting) read_control(worker);  // its last message may still be unread
   worker.deadline.cancel();
-  if (worker.state == Stage::serving && worker.failure.empty()) accept_last_images(worker);
+  if (worker.state == Stage::serving && worker.failure.empty()) image_transfers_.take_last(worker);
   worker.close_control();
   worker.output->finish();
-  fail_shares_of(worker);
-  if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
-  end_dump(worker);
+  shares_.session_ended(worker);
+  state_changes_.worker_exited(worker);
+  dumps_.session_ended(worker);
   turns_.remove(worker.session);
-  peers_.drop(worker.session);
+  peers_.session_ended(worker);
   partitions_.release(worker.session);
   const std::string end = leave_cgroup(worker, wait_status);
   const std::string how = worker.ending.empty() ? end : worker.ending;
-  switch (worker.state) {
-    case Stage::serving: {
-      const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
-      for (const auto& tell : session_ended_)
-        tell(view_of(worker), stopping_ ? "poold is shutting down" : how, crashed);
-      worker.account_slot.reset();
-      if (has_own_users())
-        code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
-      return;
-    }
-    case Stage::idle:
-    case Stage::starting:
-      if (stopping_) return;
-      start_failed(worker.failure.empty() ? "a worker exited before it had a client (" + how + ")"
-                                          : worker.failure);
-      return;
+  if (worker.state == Stage::serving) {
+    const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
+    session_ended(worker, stopping_ ? "poold is shutting down" : how, crashed);
+  } else if (!stopping_) {
+    start_failed(worker.failure.empty() ? "a worker exited before it had a client (" + how + ")"
+                                        : worker.failure);
   }
+  image_transfers_.session_ended(worker);
+  memory_.session_ended(worker);
+  state_changes_.session_ended(worker);
+}
+
+void WorkerPool::session_ended(Worker& worker, const std::string& how, bool crashed) {
+  for (const auto& tell : session_ended_) tell(view_of(worker), how, crashed);
+  worker.account_slot.reset();
+  if (has_own_users())
+    code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
 }
 
 // Releases the worker's cgroup. Returns how the worker ended, including a kill at its memory limit.
@@ -433,7 +355,7 @@ void WorkerPool::abandon_unkillable() {
   stop_timer_.expires_after(kKillGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {
     if (status || !stopped_) return;
-    for (auto& [pid, worker] : workers_)
+    for (auto& [pid, worker] : workers_.all())
       log::error("worker_left_behind", {{"worker", pid}, {"reason", "it did not exit after SIGKILL"}});
     child_signal_.cancel();
     std::exchange(stopped_, nullptr)();
@@ -446,18 +368,16 @@ void WorkerPool::stop(std::function<void()> stopped) {
   backoff_timer_.cancel();
   turns_.stop();
   peers_.close();
-  for (auto& waiting : std::exchange(waiting_, {})) {
-    refuse_(std::move(waiting.client), {control::HelloReply::BUSY, "poold is shutting down"});
-  }
-  for (auto& [pid, worker] : workers_) {
+  dumps_.stop();
+  refuse_unserved(waiting_.take_all(), control::HelloReply::BUSY, "poold is shutting down");
+  for (auto& [pid, worker] : workers_.all()) {
     worker->deadline.cancel();
-    worker->dump.deadline.stop();
     worker->close_control();
   }
   stop_timer_.expires_after(kStopGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {
     if (status) return;
-    for (auto& [pid, worker] : workers_) {
+    for (auto& [pid, worker] : workers_.all()) {
       log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not exit in time"}});
       settings_.processes.kill(pid);
     }

@@ -5,9 +5,9 @@
 namespace gpupool::server {
 
 WorkerPool::State WorkerPool::state() const {
-  State state{.starting = count(Stage::starting),
-              .idle = count(Stage::idle),
-              .serving = count(Stage::serving),
+  State state{.starting = workers_.count(Stage::starting),
+              .idle = workers_.count(Stage::idle),
+              .serving = workers_.count(Stage::serving),
               .waiting = static_cast<unsigned>(waiting_.size()),
               .sessions_started = next_session_ - 1,
               .start_failures = start_failures_};
@@ -22,7 +22,8 @@ WorkerPool::State WorkerPool::state() const {
   return state;
 }
 
-SessionView WorkerPool::view_of(const Worker& worker) {
+SessionView WorkerPool::view_of(const Worker& worker) const {
+  const StateChanges::State& state = state_changes_.of(worker);
   return {.number = worker.session,
           .worker = worker.pid,
           .started = worker.started,
@@ -30,30 +31,28 @@ SessionView WorkerPool::view_of(const Worker& worker) {
           .client = worker.client,
           .page = **worker.page,
           .ending = !worker.ending.empty(),
-          .state = worker.checkpoint.state,
-          .locked_by = worker.checkpoint.by,
-          .state_change = worker.checkpoint.question == 0 ? "" : name_of(worker.checkpoint.action)};
+          .state = state.state,
+          .locked_by = state.by,
+          .state_change = state.pending()};
 }
 
 void WorkerPool::for_each_session(const std::function<void(const SessionView&)>& visit) const {
-  for (const auto& [pid, worker] : workers_) {
-    if (worker->state == Stage::serving) visit(view_of(*worker));
-  }
+  workers_.for_each_serving([&](const Worker& worker) { visit(view_of(worker)); });
 }
 
 Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason, log::Level level) {
-  for (const auto& [pid, worker] : workers_) {
+  for (const auto& [pid, worker] : workers_.all()) {
     if (worker->state != Stage::serving || worker->session != session) continue;
     if (!worker->ending.empty()) return {};
     worker->ending = reason.empty() ? "no reason given" : reason;
     log::write(level, level == log::Level::info ? "session_ends" : "session_killed",
                {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
-    const auto told =
-        send_control<ControlKind::end_session>(worker->control.native_handle(), {}, worker->ending);
+    const auto told = send_control<ControlKind::end_session>(worker->socket(), {}, worker->ending);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
     worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
-      const auto at = workers_.find(worker->pid);  // after reaping, the PID may be another process's
-      if (!status && at != workers_.end() && at->second == worker) settings_.processes.kill(worker->pid);
+      const auto at = workers_.all().find(worker->pid);  // after reaping, the PID may be another process's
+      if (!status && at != workers_.all().end() && at->second == worker)
+        settings_.processes.kill(worker->pid);
     });
     return {};
   }
@@ -68,18 +67,12 @@ void WorkerPool::end_sessions(const std::string& tenant, const std::string& reas
 
 void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
   std::vector<std::pair<uint64_t, std::string>> running;
-  for (const auto& [pid, worker] : workers_) {
+  for (const auto& [pid, worker] : workers_.all()) {
     if (worker->state != Stage::serving) continue;
     if (auto why = reason(worker->client)) running.emplace_back(worker->session, *std::move(why));
   }
   for (const auto& [session, why] : running) (void)end_session(session, why, level);
-  std::vector<std::pair<Client, std::string>> refused;
-  for (auto at = waiting_.begin(); at != waiting_.end();) {
-    auto why = reason(at->client);
-    if (why) refused.emplace_back(std::move(at->client), *std::move(why));
-    at = why ? waiting_.erase(at) : std::next(at);
-  }
-  for (auto& [client, why] : refused)
+  for (auto& [client, why] : waiting_.take(reason))
     refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
 }
 

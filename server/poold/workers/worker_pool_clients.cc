@@ -42,7 +42,7 @@ void WorkerPool::assign(Client client) {
     return;
   }
   if (const auto refusal = settings_.refuses()) return refuse_(std::move(client), *refusal);
-  if (count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
+  if (workers_.count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
                                                                " session slots are in use; try again later"});
     return;
@@ -55,7 +55,7 @@ void WorkerPool::assign(Client client) {
                                             " session(s); try again when one has ended"});
     return;
   }
-  for (const auto& [pid, worker] : workers_) {
+  for (const auto& [pid, worker] : workers_.all()) {
     if (worker->state != Stage::idle) continue;
     if (hand_over(*worker, client)) {
       start_missing_workers();
@@ -66,36 +66,24 @@ void WorkerPool::assign(Client client) {
     refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
     return;
   }
-  Waiting waiting{std::move(client),
-                  std::make_unique<asio::steady_timer>(context_, settings_.client_patience), next_ticket_++};
-  waiting.patience->async_wait([this, ticket = waiting.ticket](const asio::error_code& status) {
-    if (!status) give_up_waiting(ticket);
-  });
-  waiting_.push_back(std::move(waiting));
+  waiting_.add(std::move(client));
   start_missing_workers();
 }
 
-void WorkerPool::give_up_waiting(uint64_t ticket) {
-  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
-                               [ticket](const Waiting& waiting) { return waiting.ticket == ticket; });
-  if (at == waiting_.end()) return;
-  Client client = std::move(at->client);
-  waiting_.erase(at);
-  refuse_(std::move(client),
-          {control::HelloReply::BUSY, "no worker became ready within " +
-                                          std::to_string(settings_.client_patience.count() / 1000) +
-                                          " s; try again later"});
+void WorkerPool::refuse_unserved(std::vector<Client> clients, control::HelloReply::Status status,
+                                 const std::string& why) {
+  for (Client& client : clients) refuse_(std::move(client), {status, why});
 }
 
 void WorkerPool::attach(Client client) {
-  for (const auto& [pid, worker] : workers_) {
+  for (const auto& [pid, worker] : workers_.all()) {
     if (worker->state != Stage::serving) continue;
     if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
       continue;
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
     packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0, .from_peer = client.peer.has_value()};
     if (!add_connection(client, bulk)) break;
-    if (!send_control<ControlKind::bulk>(worker->control.native_handle(), bulk, "", client.descriptor)) break;
+    if (!send_control<ControlKind::bulk>(worker->socket(), bulk, "", client.descriptor)) break;
     if (client.tls) client.tls->end();  // the client continues with the worker
     close_shared(client.descriptor);
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
@@ -134,14 +122,36 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, account_slot.error().message});
     return true;
   }
-  update_partitions();  // the configuration may have changed
+  partitions_.update();  // the configuration may have changed
   const auto groups = partitions_.take(next_session_, client.tenant);
   if (!groups) {
     refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
     return true;
   }
-  const bool has_partition = !partitions_.groups_of(client.tenant).empty();
   worker.account_slot = std::move(*account_slot);
+  begin_session(worker, client, session);
+  const std::string_view group_bytes(reinterpret_cast<const char*>(groups->data()),
+                                     groups->size() * sizeof(quota::Groups));
+  if (const auto sent = send_session(worker, client, session, group_bytes); !sent) {
+    // The worker has just ended; reap() reports it.
+    worker.failure = "it exited while idle: " + sent.error().message;
+    for (const auto& tell : session_ended_)
+      tell(view_of(worker), worker.failure + "; the client gets another worker", false);
+    worker.account_slot.reset();
+    partitions_.release(worker.session);
+    worker.state = Stage::starting;
+    settings_.processes.kill(worker.pid);
+    return false;
+  }
+  const bool has_partition = !partitions_.partitions().groups_of(client.tenant).empty();
+  turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
+  if (client.tls) client.tls->end();  // the client continues with the worker
+  close_shared(client.descriptor);
+  return true;
+}
+
+// Notifies before the client is served, so that the audit has a record of every session.
+void WorkerPool::begin_session(Worker& worker, const Client& client, const packet::Session& session) {
   worker.state = Stage::serving;
   worker.since = Clock::now();
   worker.started = std::chrono::system_clock::now();
@@ -153,32 +163,20 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.client.descriptor = -1;
   worker.client.hello.clear();
   worker.client.tls.reset();
-  // Notify before the client is served, so that the audit has a record of every session.
   for (const auto& tell : session_started_) tell(view_of(worker));
-  const int socket = worker.control.native_handle();
-  const std::string_view group_bytes(reinterpret_cast<const char*>(groups->data()),
-                                     groups->size() * sizeof(quota::Groups));
-  auto sent = send_control<ControlKind::account>(socket, {.slot = worker.account_slot->slot()}, group_bytes,
+}
+
+Result<void> WorkerPool::send_session(Worker& worker, const Client& client, const packet::Session& session,
+                                      std::string_view groups) {
+  const int socket = worker.socket();
+  auto sent = send_control<ControlKind::account>(socket, {.slot = worker.account_slot->slot()}, groups,
                                                  worker.account_slot->descriptor());
   const int code = code_.file_of(client.tenant);
   if (sent && code >= 0) sent = send_control<ControlKind::code>(socket, {}, "", code);
   const int folder = code_.folder_of(client.tenant);
   if (sent && folder >= 0) sent = send_control<ControlKind::cache_folder>(socket, {}, "", folder);
   if (sent) sent = send_control<ControlKind::session>(socket, session, client.hello, client.descriptor);
-  if (!sent) {  // the worker has just ended; reap() reports it
-    worker.failure = "it exited while idle: " + sent.error().message;
-    for (const auto& tell : session_ended_)
-      tell(view_of(worker), worker.failure + "; the client gets another worker", false);
-    worker.account_slot.reset();
-    partitions_.release(worker.session);
-    worker.state = Stage::starting;
-    settings_.processes.kill(worker.pid);
-    return false;
-  }
-  turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
-  if (client.tls) client.tls->end();  // the client continues with the worker
-  close_shared(client.descriptor);
-  return true;
+  return sent;
 }
 
 }  // namespace gpupool::server

@@ -1,0 +1,47 @@
+// A client of poold after its hello: what the acceptor knows of it, and what its worker gets. poold's thread.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "protocol/transport/tls/stream.h"
+#include "protocol/wire/peers.h"
+#include "server/tenants/credential.h"
+#include "server/tenants/tenants.h"
+
+namespace gpupool::server {
+
+// A copy to a session here that another server may send.
+struct PeerCopy {
+  uint64_t session = 0;
+  uint64_t copy = 0;  // sequence number of the copy's command
+  wire::CopyKey key{};
+};
+
+// A client whose Hello is complete.
+struct Client {
+  int descriptor = -1;
+  std::string transport;
+  std::string hello;
+  std::string session_id;
+  std::string bulk_token;  // not empty: a bulk connection of session_id
+  // Set for another server's connection, which has proved that it holds the copy's key.
+  std::optional<PeerCopy> peer;
+  bool monitor = false;                         // queries GPU state only; needs no session
+  bool checkpoint = false;                      // checkpoints other processes; needs no session
+  std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null for other transports
+  std::string tenant = kDefaultTenant;
+  std::string lease;  // hexadecimal; empty: none
+  // Authenticated the client; none for bulk and peer connections, which belong to a session.
+  Credential credential;
+  std::string admission_peer;  // peer that its refusals are charged to (common/admission/peer.h)
+  // For logs; all but `address` as the client reported it:
+  std::string address;
+  std::string host;
+  std::string program;
+  int64_t pid = 0;
+  std::string pid_space;  // PID namespace of `pid`
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,79 @@
+#include "server/poold/workers/image_transfers.h"
+
+#include <utility>
+
+#include "server/handover/sealed_file.h"
+#include "server/sockets/descriptor_closer.h"
+
+namespace gpupool::server {
+namespace {
+
+// Limit of messages read from an ended worker's socket, which another process may hold and write to.
+constexpr int kLastMessages = 64;
+
+}  // namespace
+
+ImageTransfers::~ImageTransfers() {
+  for (const auto& [session, transfer] : transfers_) close_without_blocking(transfer.file);
+}
+
+bool ImageTransfers::wanted(Worker& worker, const packet::ImageQuestion& wanted) {
+  const int image = images_.find(wanted.name, wanted.bytes, worker.session);
+  if (image >= 0) transfers_[worker.session].sent = wanted.name;
+  return workers_.check_sent(
+      worker, image >= 0 ? send_control<ControlKind::image_found>(worker.socket(), wanted, "", image)
+                         : send_control<ControlKind::image_missing>(worker.socket(), wanted));
+}
+
+bool ImageTransfers::damaged(Worker& worker, const packet::Image& image) {
+  const auto known = transfers_.find(worker.session);
+  if (image.name != (known == transfers_.end() ? wire::ImageDigest{} : known->second.sent))
+    return workers_.end(worker, "invalid control message");
+  images_.drop_damaged(image.name, image.bytes, worker.session);
+  return true;
+}
+
+bool ImageTransfers::offered(Worker& worker, const packet::ImageQuestion& offered) {
+  Transfer& space = transfers_[worker.session];
+  close_without_blocking(std::exchange(space.file, -1));
+  if (images_.wants(offered.name, offered.bytes)) {
+    if (const auto file = make_image_file(offered.bytes)) {
+      space.name = offered.name;
+      space.bytes = offered.bytes;
+      space.file = *file;
+    }
+  }
+  return workers_.check_sent(
+      worker, space.file >= 0
+                  ? send_control<ControlKind::image_space>(worker.socket(), offered, "", space.file)
+                  : send_control<ControlKind::image_unwanted>(worker.socket(), offered));
+}
+
+bool ImageTransfers::deposited(Worker& worker, const packet::Image& deposit) {
+  Transfer& space = transfers_[worker.session];
+  if (space.file < 0 || deposit.name != space.name || deposit.bytes != space.bytes) {
+    return workers_.end(worker, "it deposited an image that it did not offer");
+  }
+  const auto added = images_.add(space.name, space.bytes, std::exchange(space.file, -1), worker.session);
+  return added || workers_.end(worker, added.error().message);
+}
+
+void ImageTransfers::take_last(Worker& worker) {
+  const auto transfer = transfers_.find(worker.session);
+  if (transfer == transfers_.end()) return;
+  for (int count = 0; count < kLastMessages && transfer->second.file >= 0; ++count) {
+    const auto message = receive_worker_control(worker.socket());
+    if (!message) return;
+    if (message->kind == ControlKind::image_deposit && !deposited(worker, message->body<packet::Image>()))
+      return;
+  }
+}
+
+void ImageTransfers::session_ended(const Worker& worker) {
+  const auto transfer = transfers_.find(worker.session);
+  if (transfer == transfers_.end()) return;
+  close_without_blocking(transfer->second.file);
+  transfers_.erase(transfer);
+}
+
+}  // namespace gpupool::server

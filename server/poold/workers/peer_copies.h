@@ -1,0 +1,38 @@
+// Copies between servers: opens connections to other servers for workers (peer_connections.h), and finds the
+// session that another server's hello names. poold's thread.
+#pragma once
+#include <asio/io_context.hpp>
+#include <optional>
+
+#include "protocol/wire/peers.h"
+#include "server/handover/handover.h"
+#include "server/poold/networks.h"
+#include "server/poold/workers/client.h"
+#include "server/poold/workers/peer_connections.h"
+#include "server/poold/workers/workers.h"
+
+namespace gpupool::server {
+
+class PeerCopies {
+ public:
+  PeerCopies(asio::io_context& context, Workers& workers, const Networks& allowed)
+      : workers_(workers), connections_(context, allowed) {}
+  PeerCopies(const PeerCopies&) = delete;
+  PeerCopies& operator=(const PeerCopies&) = delete;
+
+  // Opens a connection for the worker. Returns false if the worker was ended because it has too many.
+  bool wanted(Worker& asking, const packet::PeerWanted& wanted);
+  // Finds the copy that another server's hello names; empty: no session here has it. Computes one hash per
+  // session.
+  std::optional<PeerCopy> find(const wire::PeerHello& hello) const;
+  void session_ended(const Worker& worker) { connections_.drop(worker.session); }
+  void close() { connections_.close(); }
+
+ private:
+  void answer(uint64_t session, uint64_t request, int descriptor);
+
+  Workers& workers_;
+  PeerConnections connections_;
+};
+
+}  // namespace gpupool::server
