@@ -34,11 +34,11 @@ void Core::end_removed_tenants(Time now) {
                : "tenant '" + name + "' was removed from the scheduler's configuration";
   };
   std::vector<std::pair<LeaseId, std::string>> ending;
-  for (const auto& [id, lease] : leases_) {
+  for (const auto& [id, lease] : leases_.all()) {
     if (std::string why = reason_for(lease.tenant); !why.empty()) ending.emplace_back(id, std::move(why));
   }
   for (const auto& [id, why] : ending) {
-    if (Lease* const lease = find_lease(id)) end(*lease, pool::Ended::EVICTED, why, 0, now);
+    if (Lease* const lease = leases_.find(id)) end(*lease, pool::Ended::EVICTED, why, 0, now);
   }
   std::vector<std::pair<Stream, std::string>> refused;
   for (const auto& [stream, waiter] : queue_.all()) {
@@ -58,16 +58,6 @@ Tenant& Core::tenant(const std::string& name) {
   return tenant;
 }
 
-Lease* Core::find_lease(const LeaseId& id) {
-  const auto found = leases_.find(id);
-  return found == leases_.end() ? nullptr : &found->second;
-}
-
-Lease* Core::held_by(Stream stream) {
-  const auto found = lease_by_stream_.find(stream);
-  return found == lease_by_stream_.end() ? nullptr : find_lease(found->second);
-}
-
 void Core::refuse(Stream stream, Refusal::Kind kind, const std::string& reason) {
   effects_.clients.push_back({stream, Refusal{kind, reason}, true});
 }
@@ -75,10 +65,7 @@ void Core::refuse(Stream stream, Refusal::Kind kind, const std::string& reason) 
 void Core::tick(Time now) {
   notice_pause(now);
   for (auto& [name, node] : nodes_) check_node(node, now);
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const LeaseId id = deadlines_.begin()->second;
-    due(*find_lease(id), now);
-  }
+  while (Lease* const lease = leases_.next_due(now)) due(*lease, now);
   settled_ = settled_ || settled(now);
   if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();
   if (places_changed_ && now >= places_sent_at_ + kPlacesEvery) send_places(now);
@@ -86,7 +73,7 @@ void Core::tick(Time now) {
 
 Effects Core::take(Time now) {
   for (const LeaseId& id : dirty_leases_) {
-    const Lease* const lease = find_lease(id);
+    const Lease* const lease = leases_.find(id);
     effects_.writes.push_back({lease_key(id), lease ? std::optional(lease_record(*lease)) : std::nullopt});
   }
   dirty_leases_.clear();

@@ -11,14 +11,14 @@
 // restore() rebuilds a core from the store without losing a lease. Waiting requests are not stored; their
 // clients request again.
 #pragma once
-#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
 #include <unordered_map>
 
 #include "common/result.h"
-#include "scheduler/core/lease.h"
+#include "scheduler/core/claims.h"
+#include "scheduler/core/lease_table.h"
 #include "scheduler/core/placer.h"
 #include "scheduler/core/queue.h"
 #include "scheduler/core/tenant.h"
@@ -106,27 +106,19 @@ class Core {
   void notify_end(Lease& lease, Time now, bool over);
   void part_gone(Lease& lease, Node& node, Time now);
   Lease& index_lease(Lease lease, Time now);
-  void note_labels(const Lease& lease, const Node& node, bool there);
   void release_quota(Lease& lease, Time now);
-  void set_deadline(Lease& lease, Time deadline);
   void due(Lease& lease, Time now);
-  Lease* held_by(Stream stream);
-  Lease* find_lease(const LeaseId& id);
   void refuse(Stream stream, Refusal::Kind kind, const std::string& reason);
   Tenant& tenant(const std::string& name);
 
   Result<Node*> known_node(const std::string& name);
   Result<LeaseId> lease_called(const std::string& text) const;
-  std::vector<std::string> why(const Lease& lease, Time now) const;
-  // Describes the latest ended lease for which `matches` holds; null if none is known.
-  template <class Matches>
-  std::optional<std::vector<std::string>> why_ended(Matches matches, Time now) const;
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
   void take_inventory(Node& node, const pool::Inventory& inventory, Time now,
                       std::map<std::string, Claim> claims = {});
-  void judge_claims(const std::string& uuid);  // claims.cc
+  void judge_claims(const std::string& uuid);
   void notice_pause(Time now);
   void check_node(Node& node, Time now);
   void end_leases(Node& node, const std::string& reason, Time now);
@@ -135,7 +127,6 @@ class Core {
   pool::NodeOrders orders(const Node& node, Time now) const;
 
   // Decisions (schedule.cc).
-  bool fits_quota(const Tenant& tenant, const Demand& demand) const;
   void refuse_request(Stream stream, const std::string& tenant, const pool::Request& request,
                       Refusal::Kind kind, const std::string& why);
   const std::optional<std::string>& never_places(const Demand& demand, const std::string& shape);
@@ -151,19 +142,11 @@ class Core {
   bool try_to_grant(WaitingRequest& waiter, Time now);
   bool reserve(WaitingRequest& waiter, Time now);
   void lift_reservation();
-  uint64_t memory_for(const Demand& demand) const;
   void preempt(const Demand& demand, const WaitingRequest& for_whom, Time now);
   void send_places(Time now);
   std::vector<std::pair<Stream, uint32_t>> places() const;
 
   // Texts (explain.cc).
-  std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
-  // Checks the memory quota against the implied memory: a request without --memory takes the same share of
-  // memory as of compute.
-  std::optional<std::string> never_within_memory(const Demand& demand, const Tenant& tenant) const;
-  // Returns null if the demand could be placed on an idle pool. `with_fenced` also counts fenced nodes and
-  // withheld GPUs.
-  std::optional<std::string> why_never_places(const Demand& demand, bool with_fenced = false) const;
   std::string explain(const WaitingRequest& waiter) const;
   // Returns the tenant's earlier request that exceeds the quota and blocks this one; null if there is none.
   const WaitingRequest* blocking_request(const WaitingRequest& waiter) const;
@@ -184,21 +167,12 @@ class Core {
   pool::Policy policy_ = default_policy();
   Nodes nodes_;
   std::unique_ptr<Placer> placer_;
-  std::map<std::string, std::set<std::string>> claimants_;  // GPU UUID -> names of the nodes that report it
+  Claims claims_{nodes_};
   std::unordered_map<Stream, std::string> node_streams_;
   PoolTotal total_;  // over all known nodes
 
   std::map<std::string, Tenant> tenants_;
-  std::unordered_map<LeaseId, Lease> leases_;
-  std::deque<EndedLease> ended_leases_;  // the latest ended leases, in memory only
-  std::unordered_map<Stream, LeaseId> lease_by_stream_;
-  std::map<std::pair<std::string, std::string>, LeaseId>
-      lease_by_request_;  // (tenant, request id) -> its lease
-  std::set<std::pair<Time, LeaseId>> deadlines_;
-  // (tenant, label) -> number of leases on each node
-  using Where = std::map<std::pair<std::string, std::string>, std::map<const Node*, uint32_t>>;
-  Where labelled_;   // leases with the label
-  Where excluding_;  // leases whose apart_from names the label
+  LeaseTable leases_;
 
   Queue queue_;
   uint64_t requests_ = 0;

@@ -3,11 +3,10 @@
 #include "common/text/units.h"
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
+#include "scheduler/core/feasibility.h"
 
 namespace gpupool::scheduler {
 namespace {
-
-constexpr size_t kMaxEndedLeases = 4096;
 
 // Applies `change` to the allocations of the GPUs and of the host that this part of a lease uses.
 template <class Change>
@@ -20,8 +19,7 @@ void for_each_allocation(const LeasePart& part, Change change) {
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request,
                    std::optional<Time> arrived, Time now) {
-  if (const auto known = lease_by_request_.find({name, request.id()}); known != lease_by_request_.end())
-    return resume(stream, name, known->second, now);
+  if (const auto known = leases_.granted_for(name, request.id())) return resume(stream, name, *known, now);
   if (const WaitingRequest* const before = queue_.find(name, request.id())) {  // its old stream is still open
     arrived = std::min(arrived.value_or(now), before->arrived);
     const Stream cut = before->stream;
@@ -39,7 +37,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   std::string shape = demand.shape();
   if (const auto& why = never_places(demand, shape); why && settled(now))
     return no(Refusal::Kind::invalid, *why);
-  if (const auto why = never_within_memory(demand, whose); why && settled(now))
+  if (const auto why = never_within_memory(nodes_, demand, whose); why && settled(now))
     return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
     return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + counted(whose.waiting, "request") +
@@ -94,7 +92,6 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
     part.host = demand.host_beside(static_cast<uint32_t>(part.shares.size()));
     part.node->host.used += part.host;
   }
-  lease.holder = waiter.stream;
   const Stream stream = waiter.stream;
   counters_.set_grant_wait_ms(counters_.grant_wait_ms() +
                               static_cast<uint64_t>(std::max<Time>(0, now - waiter.arrived)));
@@ -104,7 +101,7 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
   queue_.remove(stream);
   places_changed_ = true;
   Lease& kept = index_lease(std::move(lease), now);
-  lease_by_stream_[stream] = kept.id;
+  leases_.set_holder(kept, stream);
   for (const LeasePart& part : kept.parts) changed(*part.node, false);
   note("lease_granted", {{"lease", lease::hexadecimal(kept.id)},
                          {"tenant", kept.tenant},
@@ -120,8 +117,7 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
 // Registers a lease whose shares are already entered as used in the nodes' allocations: updates the indexes,
 // its tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
 Lease& Core::index_lease(Lease lease, Time now) {
-  Lease& kept = leases_[lease.id] = std::move(lease);
-  if (!kept.request.id().empty()) lease_by_request_[{kept.tenant, kept.request.id()}] = kept.id;
+  Lease& kept = leases_.add(std::move(lease));
   Tenant& whose = tenant(kept.tenant);
   whose.count(now);
   kept.counted = true;
@@ -138,30 +134,12 @@ Lease& Core::index_lease(Lease lease, Time now) {
         allocations.preemptible += amount;
     });
     part.node->leases.insert(kept.id);
-    note_labels(kept, *part.node, true);
   }
   if (kept.ending)
-    set_deadline(kept, std::max(now, kept.end_at));
+    leases_.set_deadline(kept, std::max(now, kept.end_at));
   else
-    set_deadline(kept, now + policy_.hold_ms());
+    leases_.set_deadline(kept, now + policy_.hold_ms());
   return kept;
-}
-
-void Core::note_labels(const Lease& lease, const Node& node, bool there) {
-  const auto note_in = [&](Where& where, const auto& labels) {
-    for (const std::string& label : labels) {
-      const auto key = std::make_pair(lease.tenant, label);
-      auto& nodes = where[key];
-      if (there) {
-        ++nodes[&node];
-      } else if (--nodes[&node] == 0) {
-        nodes.erase(&node);
-        if (nodes.empty()) where.erase(key);
-      }
-    }
-  };
-  note_in(labelled_, lease.request.labels());
-  note_in(excluding_, lease.request.apart_from());
 }
 
 // Sends the client the complete grant with fresh tokens, and schedules the next renewal.
@@ -193,18 +171,12 @@ void Core::announce(Lease& lease, Time now) {
   }
   effects_.clients.push_back({lease.holder, std::move(grant)});
   dirty_leases_.insert(lease.id);
-  set_deadline(lease, now + policy_.token_ms() / 2);
-}
-
-void Core::set_deadline(Lease& lease, Time deadline) {
-  deadlines_.erase({lease.deadline, lease.id});
-  lease.deadline = deadline;
-  if (deadline != 0) deadlines_.insert({deadline, lease.id});
+  leases_.set_deadline(lease, now + policy_.token_ms() / 2);
 }
 
 void Core::due(Lease& lease, Time now) {
   if (lease.ending) {
-    set_deadline(lease, 0);
+    leases_.set_deadline(lease, 0);
     notify_end(lease, now, true);
   } else if (lease.holder != 0) {
     ++lease.serial;
@@ -238,7 +210,7 @@ void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, ui
   lease.end_at = at;
   dirty_leases_.insert(lease.id);
   notify_end(lease, now, grace_ms == 0);
-  set_deadline(lease, grace_ms == 0 ? 0 : at);
+  leases_.set_deadline(lease, grace_ms == 0 ? 0 : at);
   for (const LeasePart& part : lease.parts) answer(*part.node);
   dirty_ = true;  // the head of the queue may wait for it
 }
@@ -251,8 +223,7 @@ void Core::notify_end(Lease& lease, Time, bool over) {
   ended.set_at_ms(over ? 0 : lease.end_at);
   effects_.clients.push_back({lease.holder, std::move(ended), over});
   if (!over) return;
-  lease_by_stream_.erase(lease.holder);
-  lease.holder = 0;
+  leases_.set_holder(lease, 0);
 }
 
 void Core::release_quota(Lease& lease, Time now) {
@@ -289,25 +260,22 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
     }
   }
   node.leases.erase(lease.id);
-  note_labels(lease, node, false);
+  leases_.forget_labels(lease, node);
   lease.parts.erase(part);
   dirty_leases_.insert(lease.id);
   changed(node, true);
   if (!lease.parts.empty()) return;
   notify_end(lease, now, true);
-  set_deadline(lease, 0);
+  leases_.set_deadline(lease, 0);
   note("lease_gone", {{"lease", lease::hexadecimal(lease.id)},
                       {"tenant", lease.tenant},
                       {"why", pool::Ended::Why_Name(lease.why)},
                       {"seconds", std::to_string(std::max<Time>(0, now - lease.granted) / 1000)}});
-  ended_leases_.push_back({lease.id, lease.queue_id, lease.why, lease.reason, now});
-  if (ended_leases_.size() > kMaxEndedLeases) ended_leases_.pop_front();
-  lease_by_request_.erase({lease.tenant, lease.request.id()});
-  leases_.erase(LeaseId(lease.id));
+  leases_.remove(lease, now);
 }
 
 void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Time now) {
-  Lease* const lease = find_lease(id);
+  Lease* const lease = leases_.find(id);
   if (!lease || (!name.empty() && lease->tenant != name)) {
     pool::Ended ended;
     ended.set_why(pool::Ended::EXPIRED);
@@ -315,12 +283,9 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
     effects_.clients.push_back({stream, std::move(ended), true});
     return;
   }
-  if (lease->holder != 0) {
+  if (lease->holder != 0)
     refuse(lease->holder, Refusal::Kind::busy, "replaced by another connection of the same client");
-    lease_by_stream_.erase(lease->holder);
-  }
-  lease->holder = stream;
-  lease_by_stream_[stream] = id;
+  leases_.set_holder(*lease, stream);
   if (lease->ending) return notify_end(*lease, now, lease->end_at <= now);
   counters_.set_resumed(counters_.resumed() + 1);
   ++lease->serial;
@@ -328,7 +293,7 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
 }
 
 void Core::release(Stream stream, Time now) {
-  if (Lease* const lease = held_by(stream)) {
+  if (Lease* const lease = leases_.held_by(stream)) {
     if (lease->ending) notify_end(*lease, now, true);  // do not wait for the end of the grace period
     end(*lease, pool::Ended::RELEASED, "released by the client", 0, now);
     return;
@@ -341,7 +306,7 @@ void Core::release(Stream stream, Time now) {
 }
 
 void Core::revoke(Stream stream, const std::string& reason, Time now) {
-  if (Lease* const lease = held_by(stream)) return end(*lease, pool::Ended::EVICTED, reason, 0, now);
+  if (Lease* const lease = leases_.held_by(stream)) return end(*lease, pool::Ended::EVICTED, reason, 0, now);
   if (!queue_.find(stream)) return;
   client_disconnected(stream, now);
   refuse(stream, Refusal::Kind::denied, reason);
@@ -355,11 +320,10 @@ void Core::client_disconnected(Stream stream, Time now) {
     dirty_ = places_changed_ = true;
     return;
   }
-  Lease* const lease = held_by(stream);
+  Lease* const lease = leases_.held_by(stream);
   if (!lease) return;
-  lease_by_stream_.erase(stream);
-  lease->holder = 0;
-  if (!lease->ending) set_deadline(*lease, now + policy_.hold_ms());
+  leases_.set_holder(*lease, 0);
+  if (!lease->ending) leases_.set_deadline(*lease, now + policy_.hold_ms());
 }
 
 }  // namespace gpupool::scheduler

@@ -62,7 +62,7 @@ struct Allocations {
   T spare() const { return withheld ? T{} : less(total, used + reserved); }
 };
 
-// A node's claim that it has a GPU (claims.cc).
+// A node's claim that it has a GPU (claims.h).
 struct Claim {
   Time since = 0;        // reported without interruption since then; 0: since before this was recorded
   bool trusted = false;  // confirmed by an operator (trust_gpu())

@@ -91,11 +91,11 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
     return std::find_if(lease.parts.begin(), lease.parts.end(),
                         [&](const LeasePart& part) { return part.node == &node; });
   };
-  for (const LeaseId& id : node.leases) part_on_node(*find_lease(id))->sessions = 0;
+  for (const LeaseId& id : node.leases) part_on_node(*leases_.find(id))->sessions = 0;
   node.unknown_leases.clear();
   for (int i = 0; i < report.leases_size() && i < kMaxReportedLeases; ++i) {
     const pool::LeaseUse& use = report.leases(i);
-    Lease* const lease = find_lease(use.lease());
+    Lease* const lease = leases_.find(use.lease());
     if (!lease || !node.leases.contains(use.lease())) {
       if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes)
         node.unknown_leases.insert(use.lease());
@@ -137,9 +137,9 @@ void Core::notice_pause(Time now) {
   if (away <= kPause) return;
   note("was_stopped", {{"ms", std::to_string(away)}}, Note::Level::warning);
   for (auto& [name, node] : nodes_) node.last_report = std::min(now, node.last_report + away);
-  for (auto& [id, lease] : leases_) {
+  for (auto& [id, lease] : leases_.all()) {
     if (lease.holder == 0 && !lease.ending && lease.deadline != 0)
-      set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
+      leases_.set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
   }
 }
 
@@ -154,7 +154,7 @@ void Core::check_node(Node& node, Time now) {
     note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}},
          Note::Level::warning);
     for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
-      Lease& lease = *find_lease(id);
+      Lease& lease = *leases_.find(id);
       end(lease, pool::Ended::NODE_LOST,
           "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)"),
           policy_.grace_ms(), now);
@@ -197,7 +197,7 @@ void Core::changed(Node& node, bool more_free) {
 // Ends and frees the node's parts of all leases: its poold process is gone, and its sessions with it.
 void Core::end_leases(Node& node, const std::string& reason, Time now) {
   for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
-    Lease& lease = *find_lease(id);
+    Lease& lease = *leases_.find(id);
     end(lease, pool::Ended::NODE_LOST, reason, lease.parts.size() == 1 ? 0 : policy_.grace_ms(), now);
     part_gone(lease, node, now);
   }
@@ -219,8 +219,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
     total_.memory -= gpu.allocations.total.memory;
     claims[gpu.uuid] = gpu.claim;
     reported.insert(gpu.uuid);
-    if (auto& names = claimants_[gpu.uuid]; names.erase(node.name()), names.empty())
-      claimants_.erase(gpu.uuid);
+    claims_.remove(gpu.uuid, node.name());
   }
   node.inventory = inventory;
   node.gpus.clear();
@@ -233,7 +232,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
     total_.memory += has.memory_bytes();
     const auto before = claims.find(gpu.uuid);
     gpu.claim = before == claims.end() ? Claim{.since = now} : before->second;
-    claimants_[gpu.uuid].insert(node.name());
+    claims_.add(gpu.uuid, node.name());
     reported.insert(gpu.uuid);
   }
   node.host = {};
@@ -244,13 +243,29 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
   for (const std::string& uuid : reported) judge_claims(uuid);
 }
 
+// Withholds the GPU where another node has a better claim to it.
+void Core::judge_claims(const std::string& uuid) {
+  for (const Claims::Change& change : claims_.judge(uuid)) {
+    const Node& node = *change.node;
+    if (change.gpu->allocations.withheld)
+      note("gpu_withheld", {{"node", node.name()}, {"gpu", uuid}, {"reason", change.gpu->withheld_because}},
+           Note::Level::warning);
+    else
+      note("gpu_not_withheld", {{"node", node.name()}, {"gpu", uuid}});
+    if (!change.was_withheld) counters_.set_gpu_disputes(counters_.gpu_disputes() + 1);
+    impossible_.clear();
+    recheck_waiting_ = true;
+    changed(*change.node, change.was_withheld);
+  }
+}
+
 pool::NodeOrders Core::orders(const Node& node, Time now) const {
   pool::NodeOrders orders;
   orders.set_heartbeat_ms(policy_.heartbeat_ms());
   orders.set_now_ms(now);
   orders.set_fenced_because(node.fence());
   for (const LeaseId& id : node.leases) {
-    const Lease& lease = leases_.at(id);
+    const Lease& lease = leases_.all().at(id);
     if (!lease.ending) continue;
     pool::EndLease& order = *orders.add_end();
     order.set_lease(id);

@@ -1,6 +1,7 @@
-// Core: the operators' commands (pool-admin): drain, undrain, remove, evict, quotas, policy, why.
+// Core: the operators' commands (pool-admin): drain, undrain, remove, trust, evict, quotas, policy, why.
 #include <algorithm>
 
+#include "common/text/names.h"
 #include "common/text/units.h"
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
@@ -12,6 +13,46 @@ namespace {
 
 Error unknown(const std::string& what) {
   return {ErrorCode::unavailable, what};
+}
+
+// Describes the latest ended lease for which `matches` holds; null if none is known.
+template <class Matches>
+std::optional<std::vector<std::string>> why_ended(const std::deque<EndedLease>& leases, Matches matches,
+                                                  Time now) {
+  const auto found = std::find_if(leases.rbegin(), leases.rend(), matches);
+  if (found == leases.rend()) return std::nullopt;
+  return std::vector<std::string>{
+      "lease " + lease::hexadecimal(found->id) + " has ended: " + pool::Ended::Why_Name(found->why) + ", " +
+          found->reason,
+      "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
+}
+
+std::vector<std::string> why_not_over(const Lease& lease, Time now) {
+  if (!lease.ending) {
+    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) +
+                               (lease.request.host().empty() ? "" : " on " + lease.request.host());
+    std::vector<std::string> lines{
+        lease.holder != 0
+            ? "granted; held by " + holder
+            : holder + " is disconnected from the scheduler; the lease is held for another " +
+                  std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s"};
+    for (const LeasePart& part : lease.parts)
+      lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " +
+                      counted(part.sessions, "session"));
+    return lines;
+  }
+  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " +
+                                 lease.reason};
+  if (lease.end_at > now)
+    lines.push_back("its sessions will be ended in " + std::to_string((lease.end_at - now + 999) / 1000) +
+                    " s");
+  for (const LeasePart& part : lease.parts) {
+    lines.push_back("waiting for node '" + part.node->name() + "' to confirm that its sessions have ended" +
+                    (part.node->silent   ? "; no heartbeat from the node"
+                     : part.sessions > 0 ? "; " + counted(part.sessions, "session")
+                                         : ""));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -33,7 +74,7 @@ Result<void> Core::drain(const std::string& name, const std::string& reason, boo
        {{"node", name}, {"reason", reason}, {"leases", std::to_string((*node)->leases.size())}});
   if (evict) {
     for (const LeaseId& id : std::set<LeaseId>((*node)->leases)) {
-      end(*find_lease(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason,
+      end(*leases_.find(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason,
           grace_ms.value_or(policy_.grace_ms()), now);
     }
   }
@@ -82,18 +123,34 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   return leases;
 }
 
+Result<void> Core::trust_gpu(const std::string& name, const std::string& uuid, Time now) {
+  const auto known = known_node(name);
+  if (!known) return known.error();
+  if (!claims_.has(uuid, name)) {
+    return Error{ErrorCode::invalid, "node '" + name + "' does not report GPU '" + brief_name(uuid) +
+                                         "': use a UUID shown by pool-admin gpus"};
+  }
+  claims_.trust(uuid, name);
+  const std::set<std::string> claimants = claims_.nodes_with(uuid);
+  dirty_nodes_.insert(claimants.begin(), claimants.end());
+  note("gpu_trusted", {{"node", name}, {"gpu", uuid}});
+  judge_claims(uuid);
+  for (const std::string& claimant : claimants) check_node(nodes_.at(claimant), now);
+  return {};
+}
+
 Result<LeaseId> Core::evict(const std::string& text, const std::string& reason,
                             std::optional<uint32_t> grace_ms, Time now) {
   const auto lease = lease_called(text);
   if (!lease) return lease.error();
-  end(*find_lease(*lease), pool::Ended::EVICTED, reason.empty() ? "ended by an operator" : reason,
+  end(*leases_.find(*lease), pool::Ended::EVICTED, reason.empty() ? "ended by an operator" : reason,
       grace_ms.value_or(policy_.grace_ms()), now);
   return *lease;
 }
 
 Result<LeaseId> Core::lease_called(const std::string& text) const {
   std::optional<LeaseId> found;
-  for (const auto& [id, lease] : leases_) {
+  for (const auto& [id, lease] : leases_.all()) {
     if (text.empty() || !lease::hexadecimal(id).starts_with(text)) continue;
     if (found) return Error{ErrorCode::invalid, "several lease ids begin with '" + text + "'"};
     found = id;
@@ -156,64 +213,28 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
           "place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
           "in the queue for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
     }
-    const auto granted = std::find_if(leases_.begin(), leases_.end(),
+    const auto granted = std::find_if(leases_.all().begin(), leases_.all().end(),
                                       [&](const auto& one) { return one.second.queue_id == id; });
-    if (granted == leases_.end()) {
-      if (auto over = why_ended([&](const EndedLease& lease) { return lease.queue_id == id; }, now))
+    if (granted == leases_.all().end()) {
+      if (auto over = why_ended(
+              leases_.ended(), [&](const EndedLease& lease) { return lease.queue_id == id; }, now))
         return *std::move(over);
       return unknown("no request '" + id +
                      "' is waiting: its lease has ended, or it was cancelled or never made");
     }
-    std::vector<std::string> lines = why(granted->second, now);
+    std::vector<std::string> lines = why_not_over(granted->second, now);
     lines.insert(lines.begin(), "granted: lease " + lease::hexadecimal(granted->first));
     return lines;
   }
   const auto found = lease_called(id);
-  if (found) return why(leases_.at(*found), now);
+  if (found) return why_not_over(leases_.all().at(*found), now);
   if (found.error().code == ErrorCode::unavailable && !id.empty()) {
     if (auto over = why_ended(
+            leases_.ended(),
             [&](const EndedLease& lease) { return lease::hexadecimal(lease.id).starts_with(id); }, now))
       return *std::move(over);
   }
   return found.error();
-}
-
-template <class Matches>
-std::optional<std::vector<std::string>> Core::why_ended(Matches matches, Time now) const {
-  const auto found = std::find_if(ended_leases_.rbegin(), ended_leases_.rend(), matches);
-  if (found == ended_leases_.rend()) return std::nullopt;
-  return std::vector<std::string>{
-      "lease " + lease::hexadecimal(found->id) + " has ended: " + pool::Ended::Why_Name(found->why) + ", " +
-          found->reason,
-      "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
-}
-
-std::vector<std::string> Core::why(const Lease& lease, Time now) const {
-  if (!lease.ending) {
-    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) +
-                               (lease.request.host().empty() ? "" : " on " + lease.request.host());
-    std::vector<std::string> lines{
-        lease.holder != 0
-            ? "granted; held by " + holder
-            : holder + " is disconnected from the scheduler; the lease is held for another " +
-                  std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s"};
-    for (const LeasePart& part : lease.parts)
-      lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " +
-                      counted(part.sessions, "session"));
-    return lines;
-  }
-  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " +
-                                 lease.reason};
-  if (lease.end_at > now)
-    lines.push_back("its sessions will be ended in " + std::to_string((lease.end_at - now + 999) / 1000) +
-                    " s");
-  for (const LeasePart& part : lease.parts) {
-    lines.push_back("waiting for node '" + part.node->name() + "' to confirm that its sessions have ended" +
-                    (part.node->silent   ? "; no heartbeat from the node"
-                     : part.sessions > 0 ? "; " + counted(part.sessions, "session")
-                                         : ""));
-  }
-  return lines;
 }
 
 }  // namespace gpupool::scheduler

@@ -8,6 +8,7 @@
 // higher priority has a head, too few hosts are open, or its tenant's quota is exhausted, and then becomes
 // the head again.
 #include "scheduler/core/core.h"
+#include "scheduler/core/feasibility.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -49,7 +50,7 @@ const std::optional<std::string>& Core::never_places(const Demand& demand, const
   const auto known = impossible_.find(shape);
   if (known != impossible_.end()) return known->second;
   if (impossible_.size() >= 4096) impossible_.clear();
-  return impossible_[shape] = why_never_places(demand);
+  return impossible_[shape] = why_never_places(nodes_, demand);
 }
 
 void Core::refuse_impossible() {
@@ -61,12 +62,12 @@ void Core::refuse_impossible() {
     auto known = impossible.find(waiter.shape);
     // Count fenced nodes and withheld GPUs, too: an operator can open them again.
     if (known == impossible.end())
-      known = impossible.emplace(waiter.shape, why_never_places(demand, true)).first;
+      known = impossible.emplace(waiter.shape, why_never_places(nodes_, demand, true)).first;
     if (known->second)
       refused.emplace_back(stream, *known->second);
     else if (const auto forbidden = never_allowed(waiter.request, whose))
       refused.emplace_back(stream, *forbidden);
-    else if (const auto too_much = never_within_memory(demand, whose))
+    else if (const auto too_much = never_within_memory(nodes_, demand, whose))
       refused.emplace_back(stream, *too_much);
   }
   for (const auto& [stream, why] : refused) {
@@ -78,45 +79,17 @@ void Core::refuse_impossible() {
   }
 }
 
-// Returns the least GPU memory in bytes that the demand can take in total, whichever GPUs it gets.
-uint64_t Core::memory_for(const Demand& demand) const {
-  uint64_t least = 0;
-  if (demand.memory != 0 && demand.milli < kWholeGpu) return demand.memory * demand.gpus;
-  for (const auto& [name, node] : nodes_) {
-    for (const Gpu& gpu : node.gpus) {
-      if (demand.suits(gpu) && (least == 0 || demand.of(gpu).memory < least)) least = demand.of(gpu).memory;
-    }
-  }
-  return least * demand.gpus;
-}
-
-bool Core::fits_quota(const Tenant& tenant, const Demand& demand) const {
-  const pool::TenantQuota& quota = tenant.quota;
-  if (quota.leases() != 0 && tenant.leases >= quota.leases()) return false;
-  if (quota.compute_milli() != 0 &&
-      tenant.milli + uint64_t{demand.gpus} * demand.milli > quota.compute_milli())
-    return false;
-  return quota.memory_bytes() == 0 || tenant.memory + memory_for(demand) <= quota.memory_bytes();
-}
-
 Demand Core::demand_now(const WaitingRequest& waiter) const {
   Demand demand(waiter.request);
   const Tenant& whose = tenants_.at(waiter.tenant);
   if (const uint64_t quota = whose.quota.memory_bytes(); quota != 0) {
     // Assume that the demand's other GPUs take the least possible memory.
-    const uint64_t others = memory_for(demand) / demand.gpus * (demand.gpus - 1);
+    const uint64_t others = memory_for(nodes_, demand) / demand.gpus * (demand.gpus - 1);
     demand.most_memory = quota - std::min(quota, whose.memory + others);
   }
-  const auto add = [&](const Where& where, const auto& labels, std::set<const Node*>& to) {
-    for (const std::string& label : labels) {
-      const auto found = where.find({waiter.tenant, label});
-      if (found == where.end()) continue;
-      for (const auto& [node, count] : found->second) to.insert(node);
-    }
-  };
-  add(labelled_, waiter.request.near(), demand.near);
-  add(labelled_, waiter.request.apart_from(), demand.apart);
-  add(excluding_, waiter.request.labels(), demand.apart);
+  leases_.add_labelled(waiter.tenant, waiter.request.near(), demand.near);
+  leases_.add_labelled(waiter.tenant, waiter.request.apart_from(), demand.apart);
+  leases_.add_excluding(waiter.tenant, waiter.request.labels(), demand.apart);
   return demand;
 }
 
@@ -175,7 +148,7 @@ void Core::schedule(Time now) {
       if (!first || first->request.priority() != priority || head_ != 0) continue;
       // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
       first->failed_at = 0;
-      if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
+      if (fits_quota(nodes_, tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
           reserve(*first, now))
         head_ = stream;
       if (head_ != 0 || stream == head) compare();
@@ -185,7 +158,7 @@ void Core::schedule(Time now) {
       WaitingRequest& waiter = *queue_.find(stream);
       const Demand demand(waiter.request);
       Tenant& whose = tenant(waiter.tenant);
-      waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(whose, demand);
+      waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(nodes_, whose, demand);
       if (waiter.over_quota) {
         blocked_.insert({whose.name, stream});
         order.blocked();
@@ -286,7 +259,7 @@ void Core::preempt(const Demand& demand, const WaitingRequest& for_whom, Time no
   const auto end_one = [&](const Node& node, auto&& helps) {
     Lease* latest = nullptr;
     for (const LeaseId& id : node.leases) {
-      Lease& lease = *find_lease(id);
+      Lease& lease = *leases_.find(id);
       if (lease.preemptible() && helps(lease) && (!latest || lease.granted > latest->granted))
         latest = &lease;
     }

@@ -111,8 +111,8 @@ Result<pool::NodeState> Core::view_node(const std::string& name) const {
 }
 
 Result<pool::LeaseState> Core::view_lease(const LeaseId& id) const {
-  const auto found = leases_.find(id);
-  if (found == leases_.end()) return Error{ErrorCode::unavailable, "unknown lease"};
+  const auto found = leases_.all().find(id);
+  if (found == leases_.all().end()) return Error{ErrorCode::unavailable, "unknown lease"};
   pool::LeaseState state;
   view(found->second, state);
   return state;
@@ -142,9 +142,9 @@ pool::PoolState Core::view_pool() const {
   state.set_nodes_open(open);
   state.set_gpus(gpus);
   state.set_gpus_withheld(withheld);
-  state.set_leases(static_cast<uint32_t>(leases_.size()));
-  state.set_leases_ending(static_cast<uint32_t>(
-      std::count_if(leases_.begin(), leases_.end(), [](const auto& one) { return one.second.ending; })));
+  state.set_leases(static_cast<uint32_t>(leases_.all().size()));
+  state.set_leases_ending(static_cast<uint32_t>(std::count_if(
+      leases_.all().begin(), leases_.all().end(), [](const auto& one) { return one.second.ending; })));
   state.set_waiting(static_cast<uint32_t>(queue_.size()));
   state.set_compute_milli(milli);
   state.set_compute_milli_leased(milli_leased);
@@ -161,7 +161,7 @@ pool::PoolState Core::view_pool() const {
 
 void Core::view_nodes(google::protobuf::RepeatedPtrField<NodeState>& out) const {
   std::map<std::pair<const Node*, uint32_t>, uint32_t> leases;  // by GPU
-  for (const auto& [id, lease] : leases_) {
+  for (const auto& [id, lease] : leases_.all()) {
     for (const LeasePart& part : lease.parts) {
       for (const auto& share : part.shares) ++leases[{part.node, share.gpu}];
     }
@@ -179,7 +179,7 @@ void Core::view_nodes(google::protobuf::RepeatedPtrField<NodeState>& out) const 
 
 void Core::view_leases(google::protobuf::RepeatedPtrField<pool::LeaseState>& out) const {
   std::vector<const Lease*> all;
-  for (const auto& [id, lease] : leases_) all.push_back(&lease);
+  for (const auto& [id, lease] : leases_.all()) all.push_back(&lease);
   std::sort(all.begin(), all.end(), [](const Lease* a, const Lease* b) {
     return std::tie(a->granted, a->id) < std::tie(b->granted, b->id);
   });

@@ -1,4 +1,4 @@
-// Tests of GPUs whose UUID several nodes report (core/claims.cc).
+// Tests of GPUs whose UUID several nodes report (core/claims.h).
 #include "scheduler/core/records.pb.h"
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
