@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,29 +14,28 @@
 #include <cstdlib>
 #include <new>
 #include <optional>
-#include <stdexcept>
 #include <system_error>
 
-#include "common/admission/peer_rates.h"
-#include "common/admission/suppressed_events.h"
 #include "common/files/port_file.h"
 #include "common/log/log.h"
-#include "common/text/gpu_uuid.h"
 #include "common/version.h"
 #include "protocol/control/admin_address.h"
 #include "protocol/environment.h"
-#include "protocol/transport/loopback.h"
 #include "protocol/transport/rdma_options.h"
-#include "protocol/transport/shm/address.h"
 #include "protocol/transport/tls/certificate_watch.h"
 #include "server/poold/acceptor/acceptor.h"
 #include "server/poold/admin/administration.h"
 #include "server/poold/audit.h"
 #include "server/poold/check_host.h"
+#include "server/poold/configuration_warnings.h"
 #include "server/poold/install_paths.h"
+#include "server/poold/listeners.h"
 #include "server/poold/monitors/monitors.h"
 #include "server/poold/monitors/view.h"
 #include "server/poold/node/agent.h"
+#include "server/poold/node_report.h"
+#include "server/poold/refusals.h"
+#include "server/poold/reload.h"
 #include "server/poold/workers/checkpoints.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/sockets/descriptor_closer.h"
@@ -46,15 +44,6 @@ namespace gpupool::server {
 namespace {
 
 constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the final log flush
-
-bool is_foreign(const transport::Endpoint& endpoint) {
-  return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host);
-}
-
-bool listens_with_tls(const ServerOptions& options) {
-  return std::any_of(options.listen.begin(), options.listen.end(),
-                     [](const auto& endpoint) { return endpoint.scheme == "tls"; });
-}
 
 void raise_descriptor_limit() {
   rlimit limit{};
@@ -68,14 +57,6 @@ int fail(const std::string& why) {
   return kExitFailure;
 }
 
-// True if poold can authenticate clients: by tenants' tokens or certificates, or by a pool's leases.
-bool any_credentials(const ServerOptions& options) {
-  const auto& tenants = options.tenants;
-  return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) {
-           return tenant.has_credentials();
-         });
-}
-
 // Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
 // with the confinement layers.
 std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
@@ -87,80 +68,11 @@ std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
   return nullptr;
 }
 
-using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
-
-Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options,
-                           Listeners& listeners) {
-  auto listener = transport::listen(endpoint, {.dead_peer_timeout = options.dead_peer_timeout});
-  if (!listener) return listener.error();
-  if (is_foreign((*listener)->endpoint()) && !options.insecure &&
-      (endpoint.scheme != "tls" || !any_credentials(options))) {
-    return Error{
-        ErrorCode::invalid,
-        "refusing to listen on " + endpoint.text() +
-            ": addresses reachable from other machines must use tls:// and authentication (tokens or "
-            "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use "
-            "--insecure on a trusted network"};
-  }
-  listeners.push_back(std::move(*listener));
-  return {};
-}
-
-Result<Listeners> open_listeners(const ServerOptions& options) {
-  Listeners listeners;
-  for (const auto& endpoint : options.listen) {
-    if (auto opened = open_listener(endpoint, options, listeners); !opened) return opened.error();
-  }
-  return listeners;
-}
-
-// Adds a shared-memory listener beside each TCP and RDMA listener, for programs on this host. On failure it
-// logs a warning, and those programs use TCP.
-void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
-  for (size_t at = listeners.size(); at-- > 0;) {
-    const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
-    if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
-    if (auto opened =
-            open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners);
-        !opened) {
-      log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
-    }
-  }
-}
-
-const char* rdma_offer(const ServerOptions& options) {
-  if (!options.rdma) return "off";
-  return transport::has_rdma_device() ? "offered; connections start over the TCP port" : "no device";
-}
-
 // Exports the RDMA options to the workers' environment. They override variables that poold inherited.
 void export_rdma_settings(const ServerOptions& options) {
   for (const auto& [variable, text] : options.rdma_settings) {
     if (!set_environment(variable.c_str(), text)) throw std::bad_alloc();
   }
-}
-
-struct Addresses {
-  explicit Addresses(const Listeners& listeners) {
-    for (const auto& listener : listeners) {
-      const transport::Endpoint endpoint = listener->endpoint();
-      if (port == 0) port = endpoint.port;
-      foreign = foreign || is_foreign(endpoint);
-      text += (text.empty() ? "" : ",") + endpoint.text();
-      if (endpoint.scheme != "shm") remote.push_back(endpoint.text());
-    }
-  }
-  uint16_t port = 0;     // of the first listener that has one
-  bool foreign = false;  // an address is reachable from other machines
-  std::string text;
-  std::vector<std::string> remote;  // all but shm
-};
-
-std::string new_boot() {
-  std::string boot(lease::kBootBytes, '\0');
-  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size()))
-    throw std::runtime_error("cannot get random numbers");
-  return boot;
 }
 
 class Daemon {
@@ -209,8 +121,16 @@ class Daemon {
                            std::chrono::system_clock::now().time_since_epoch());
                      }}),
         agent_(context_, options.pool, leases_,
-               {.inventory = [this] { return inventory(); },
-                .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
+               {.inventory =
+                    [this, &options] {
+                      return inventory_of(pool_.devices(), options.pool.addresses.empty()
+                                                               ? addresses_.remote
+                                                               : options.pool.addresses);
+                    },
+                .describe_state =
+                    [this](pool::NodeReport& report) {
+                      server::describe_state(administration_.snapshot(), stopping_, report);
+                    }}),
         administration_(context_, pool_, acceptor_, tenants_, audit_,
                         options.pool.configured() ? &agent_ : nullptr),
         monitors_(
@@ -219,7 +139,7 @@ class Daemon {
              .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
         checkpoints_(context_, pool_.state_changes(),
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
-        unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
+        refusals_(context_, acceptor_, audit_) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
@@ -278,64 +198,9 @@ class Daemon {
                             {"rdma", rdma_offer(options_)},
                             {"version", kVersion},
                             {"max_sessions", options_.max_sessions}});
-    tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant); });
-    warn_of_users();
+    tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant, pool_.devices()); });
+    warn_of_users(options_, tenants_.all());
     if (const auto started = agent_.start(); !started) give_up("[pool]: " + started.error().message);
-  }
-
-  // Warns of a memory limit above every GPU's memory, which is probably a mistake.
-  void warn_of_quota(const Tenant& tenant) const {
-    uint64_t most = 0;
-    for (const control::Device& gpu : pool_.devices()) most = std::max<uint64_t>(most, gpu.total_bytes());
-    const uint64_t limit = tenant.quota.each.memory_bytes;
-    if (tenant.leased || most == 0 || limit <= most) return;
-    log::warning("quota_without_effect",
-                 {{"tenant", tenant.name},
-                  {"quota_memory", limit},
-                  {"gpu_memory", most},
-                  {"reason", "the quota exceeds the memory of every GPU of this host"}});
-  }
-
-  // Warns if tenants list users but a listening socket is at a path, where a user ID does not authenticate.
-  void warn_of_users() const {
-    const auto at_path = std::find_if(
-        options_.listen.begin(), options_.listen.end(),
-        [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
-    const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
-    if (options_.users_at_paths || at_path == options_.listen.end() ||
-        std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users))
-      return;
-    log::warning("users_need_tokens", {{"address", at_path->text()},
-                                       {"reason",
-                                        "user IDs of [[tenant]] do not authenticate on sockets at paths, "
-                                        "which containers may share; use tokens, "
-                                        "or --users-at-paths if no container shares the folder"}});
-  }
-
-  pool::Inventory inventory() const {
-    pool::Inventory inventory;
-    for (const std::string& address :
-         options_.pool.addresses.empty() ? addresses_.remote : options_.pool.addresses)
-      inventory.add_addresses(address);
-    for (const control::Device& device : pool_.devices()) {
-      pool::Gpu& gpu = *inventory.add_gpus();
-      gpu.set_uuid(gpu_uuid_text(device.uuid()));
-      gpu.set_model(printable(device.name()));
-      gpu.set_memory_bytes(device.total_bytes());
-    }
-    return inventory;
-  }
-
-  void describe_state(pool::NodeReport& report) const {
-    const admin::Snapshot now = administration_.snapshot();
-    report.set_ready(now.poold().ready() && !stopping_);
-    report.set_not_ready_because(now.poold().not_ready_because());
-    for (const admin::Gpu& gpu : now.gpus()) {
-      pool::GpuUse& use = *report.add_gpus();
-      use.set_uuid(gpu.uuid());
-      use.set_memory_used_bytes(gpu.memory_used_bytes());
-      use.set_gpu_nanoseconds(gpu.gpu_nanoseconds());
-    }
   }
 
   void admit(Client client, const Credentials& shown) {
@@ -374,19 +239,7 @@ class Daemon {
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
 
-  // Refuses a client. For each address, at most 10 refusals at once and then one per second are answered and
-  // audited; DENIED beyond that is dropped without an answer. Successful authentication is not limited, so no
-  // client can lock out others behind its address.
-  void refuse(Client client, const Refusal& refusal) {
-    const bool answered = denials_.take(client.admission_peer);
-    if (answered && all_denials_.take())
-      audit_.denied(client, refusal);
-    else
-      unaudited_.note();
-    if (answered || refusal.status != control::HelloReply::DENIED)
-      return acceptor_.refuse(std::move(client), refusal);
-    acceptor_.drop(std::move(client));
-  }
+  void refuse(Client client, const Refusal& refusal) { refusals_.refuse(std::move(client), refusal); }
 
   void give_up(const std::string& why) {
     status_ = fail(why);
@@ -435,32 +288,6 @@ class Daemon {
     return {};
   }
 
-  // Settings read by a reload. All are checked before any takes effect.
-  struct Reloaded {
-    ServerOptions options;                               // from the configuration file
-    std::shared_ptr<const transport::tls::Context> tls;  // null: no tls:// address
-    std::vector<lease::PublicKey> keys;
-  };
-  Result<Reloaded> read_again() const {
-    Reloaded read;
-    if (auto good = read_config(options_.config_file, read.options); !good) return good.error();
-    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) &&
-        !leases_.accepts_leases()) {
-      return Error{ErrorCode::invalid,
-                   "poold listens beyond this host, but no [[tenant]] has tokens or certificates"};
-    }
-    if (listens_with_tls(options_)) {
-      auto tls = transport::tls::Context::server(options_.tls);
-      if (!tls) return tls.error();
-      read.tls = std::move(*tls);
-    }
-    auto keys = read_public_keys(read.options.pool.public_keys.empty() ? options_.pool.public_keys
-                                                                       : read.options.pool.public_keys);
-    if (!keys) return keys.error();
-    read.keys = std::move(*keys);
-    return read;
-  }
-
   // Handles SIGHUP: reopens the audit file and reads tenants, certificates and the pool's public keys again.
   // An error in a file leaves all settings unchanged. Without --config it only reopens the audit file and
   // reads the certificate.
@@ -471,12 +298,12 @@ class Daemon {
       if (listens_with_tls(options_)) return renew_certificate(transport::tls::Context::server(options_.tls));
       return log::warning("nothing_to_reload", {{"reason", "poold was started without --config"}});
     }
-    auto read = read_again();
+    auto read = read_again(options_, addresses_.foreign && !leases_.accepts_leases());
     if (!read) return log::error("reload_failed", {{"reason", read.error().message}});
     if (read->tls) acceptor_.use_tls(std::move(read->tls));
     leases_.use_keys(std::move(read->keys));
     tenants_.replace(std::move(read->options.tenants));
-    warn_of_users();
+    warn_of_users(options_, tenants_.all());
     audit_.reloaded(options_.config_file, tenants_.all().size());
     end_revoked();
   }
@@ -500,7 +327,7 @@ class Daemon {
     leases_.stop();
     monitors_.close();
     checkpoints_.close();
-    unaudited_.finish();
+    refusals_.finish();
     administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
@@ -525,10 +352,7 @@ class Daemon {
   Administration administration_;
   Monitors monitors_;
   Checkpoints checkpoints_;
-  PeerRates denials_{{.burst = 10, .per_second = 1}};
-  // Limits audited denials of all addresses together.
-  TokenBucket all_denials_{{.burst = 200, .per_second = 50}};
-  SuppressedEvents unaudited_;
+  Refusals refusals_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

@@ -1,0 +1,36 @@
+// The addresses on which poold listens, and the rule that those in reach of other machines need
+// authentication. Called at poold's start, on its thread.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "protocol/transport/transport.h"
+#include "server/poold/options.h"
+
+namespace gpupool::server {
+
+using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
+
+bool listens_with_tls(const ServerOptions& options);
+// True if poold can authenticate clients: by tenants' tokens or certificates, or by a pool's leases.
+bool any_credentials(const ServerOptions& options);
+Result<Listeners> open_listeners(const ServerOptions& options);
+// Adds a shared-memory listener beside each TCP and RDMA listener, for programs on this host. On failure it
+// logs a warning, and those programs use TCP.
+void listen_beside_tcp(const ServerOptions& options, Listeners& listeners);
+
+// Returns what the log says of RDMA.
+const char* rdma_offer(const ServerOptions& options);
+
+struct Addresses {
+  explicit Addresses(const Listeners& listeners);
+  uint16_t port = 0;     // of the first listener that has one
+  bool foreign = false;  // an address is reachable from other machines
+  std::string text;
+  std::vector<std::string> remote;  // all but shm
+};
+
+}  // namespace gpupool::server

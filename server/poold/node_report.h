@@ -1,0 +1,19 @@
+// What poold, as a node of a pool, tells the scheduler of its GPUs and of its state. poold's thread.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "protocol/control/admin.pb.h"
+#include "protocol/control/hello.pb.h"
+#include "protocol/control/pool.pb.h"
+
+namespace gpupool::server {
+
+// Returns a random id of this process, by which the scheduler recognises a restart.
+std::string new_boot();
+pool::Inventory inventory_of(const std::vector<control::Device>& devices,
+                             const std::vector<std::string>& addresses);
+// Fills in what the node's heartbeats say of its readiness and its GPUs.
+void describe_state(const admin::Snapshot& now, bool stopping, pool::NodeReport& report);
+
+}  // namespace gpupool::server
