@@ -1,42 +1,53 @@
 // Atomic operations and fences. Scopes are ignored: every operation is atomic for all threads of the host.
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_float.h"
+#include "server/softgpu/jit/codegen_half.h"
+#include "server/softgpu/jit/codegen_mbarrier.h"
+#include "server/softgpu/jit/codegen_memory.h"
+#include "server/softgpu/jit/instructions.h"
 
-namespace gpupool::softgpu {
+namespace gpupool::softgpu::codegen {
+namespace {
+
+void atomic(Emitter& e, Decoded& i, bool has_result);
+
+}  // namespace
 
 using llvm::AtomicOrdering;
 using llvm::AtomicRMWInst;
 
-void FunctionCodegen::atom(Decoded& i) {
-  atomic(i, true);
+void atom(Emitter& e, Decoded& i) {
+  atomic(e, i, true);
 }
-void FunctionCodegen::red(Decoded& i) {
-  atomic(i, false);
+void red(Emitter& e, Decoded& i) {
+  atomic(e, i, false);
 }
 
+namespace {
+
 // Compare-and-swap loop. `update` maps the old bits to the new ones.
-llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, AtomicOrdering order,
-                                          const std::function<llvm::Value*(llvm::Value*)>& update) {
+llvm::Value* atomic_loop(Emitter& e, llvm::Value* pointer, Type type, AtomicOrdering order,
+                         const std::function<llvm::Value*(llvm::Value*)>& update) {
   uint32_t bytes = ptx::bytes_of(type);
-  llvm::Type* bits = m_.int_type(bytes * 8);
-  llvm::LoadInst* first = b_.CreateAlignedLoad(bits, pointer, llvm::Align(bytes));
+  llvm::Type* bits = e.module.int_type(bytes * 8);
+  llvm::LoadInst* first = e.builder.CreateAlignedLoad(bits, pointer, llvm::Align(bytes));
   first->setAtomic(AtomicOrdering::Monotonic);
-  auto* before = b_.GetInsertBlock();
-  auto *loop = new_block("atomic"), *done = new_block("done");
-  b_.CreateBr(loop);
-  b_.SetInsertPoint(loop);
-  llvm::PHINode* old = b_.CreatePHI(bits, 2);
+  auto* before = e.builder.GetInsertBlock();
+  auto *loop = e.new_block("atomic"), *done = e.new_block("done");
+  e.builder.CreateBr(loop);
+  e.builder.SetInsertPoint(loop);
+  llvm::PHINode* old = e.builder.CreatePHI(bits, 2);
   old->addIncoming(first, before);
   llvm::Value* next = update(old);
-  auto* result = b_.CreateAtomicCmpXchg(pointer, old, next, llvm::MaybeAlign(bytes), order,
-                                        llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
-  old->addIncoming(b_.CreateExtractValue(result, 0), b_.GetInsertBlock());
-  b_.CreateCondBr(b_.CreateExtractValue(result, 1), done, loop);
-  b_.SetInsertPoint(done);
+  auto* result = e.builder.CreateAtomicCmpXchg(pointer, old, next, llvm::MaybeAlign(bytes), order,
+                                               llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
+  old->addIncoming(e.builder.CreateExtractValue(result, 0), e.builder.GetInsertBlock());
+  e.builder.CreateCondBr(e.builder.CreateExtractValue(result, 1), done, loop);
+  e.builder.SetInsertPoint(done);
   return old;
 }
 
 // atom and red, including 128-bit operations and vectors, whose elements are updated one by one.
-void FunctionCodegen::atomic(Decoded& i, bool has_result) {
+void atomic(Emitter& e, Decoded& i, bool has_result) {
   AtomicOrdering order = AtomicOrdering::Monotonic;
   // red.async subtracts the bytes from an mbarrier afterwards, except with .mmio.
   const bool async = !has_result && i.take("async"), announces = async && !i.take("mmio");
@@ -49,7 +60,7 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
     order = AtomicOrdering::Release;
   i.take("relaxed");
   i.take_any({"cta", "cluster", "gpu", "sys"});
-  Space space = take_space(i);
+  Space space = take_space(e, i);
   if (announces) space = Space::shared_cluster;
   i.take_any({"noftz", "L2::cache_hint"});
   const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
@@ -67,8 +78,9 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   if (width > 1 && (bytes * width > 16 || !(type == Type::f32 || ptx::is_half(type)) ||
                     !(op == "add" || (ptx::is_half(type) && (op == "min" || op == "max")))))
     i.fail("vector atomics support .add (f16 and bf16 also .min and .max) on at most 16 bytes");
-  llvm::Value* whole = checked_pointer(i, resolve(i, i.operand(first), space), bytes * width, true, true);
-  llvm::Type* bits = m_.int_type(bytes * 8);
+  llvm::Value* whole =
+      checked_pointer(e, i, resolve(e, i, i.operand(first), space), bytes * width, true, true);
+  llvm::Type* bits = e.module.int_type(bytes * 8);
   llvm::MaybeAlign alignment(bytes);
   auto elements = [&](size_t n) -> std::span<const Operand> {
     const Operand& operand = i.operand(n);
@@ -79,30 +91,34 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   };
   std::vector<llvm::Value*> olds;
   for (uint32_t n = 0; n < width; ++n) {
-    llvm::Value* pointer = n ? b_.CreateConstGEP1_64(b_.getInt8Ty(), whole, uint64_t{n} * bytes) : whole;
+    llvm::Value* pointer =
+        n ? e.builder.CreateConstGEP1_64(e.builder.getInt8Ty(), whole, uint64_t{n} * bytes) : whole;
     auto bits_of_operand = [&](size_t index) {
-      return convert_bits(read(elements(index)[n], type), bits, false);
+      return e.convert_bits(e.read(elements(index)[n], type), bits, false);
     };
     llvm::Value* b = bits_of_operand(first + 1);
     llvm::Value* old = nullptr;
     auto rmw = [&](AtomicRMWInst::BinOp kind, llvm::Value* value) {
-      old = b_.CreateAtomicRMW(kind, pointer, value, alignment, order);
+      old = e.builder.CreateAtomicRMW(kind, pointer, value, alignment, order);
     };
     bool integer = !ptx::is_float(type);
     if (cas) {
       llvm::Value* next = bits_of_operand(first + 2);
-      auto* result = b_.CreateAtomicCmpXchg(pointer, b, next, alignment, order,
-                                            llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
-      old = b_.CreateExtractValue(result, 0);
+      auto* result = e.builder.CreateAtomicCmpXchg(
+          pointer, b, next, alignment, order, llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
+      old = e.builder.CreateExtractValue(result, 0);
     } else if (op == "exch") {
       rmw(AtomicRMWInst::Xchg, b);
     } else if (op == "inc" || op == "dec") {
       if (type != Type::u32) i.fail("inc and dec take .u32");
       bool up = op == "inc";
-      old = atomic_loop(pointer, type, order, [&](llvm::Value* value) {
-        if (up) return b_.CreateSelect(b_.CreateICmpUGE(value, b), i32(0), b_.CreateAdd(value, i32(1)));
-        llvm::Value* wraps = b_.CreateOr(b_.CreateICmpEQ(value, i32(0)), b_.CreateICmpUGT(value, b));
-        return b_.CreateSelect(wraps, b, b_.CreateSub(value, i32(1)));
+      old = atomic_loop(e, pointer, type, order, [&](llvm::Value* value) {
+        if (up)
+          return e.builder.CreateSelect(e.builder.CreateICmpUGE(value, b), e.i32(0),
+                                        e.builder.CreateAdd(value, e.i32(1)));
+        llvm::Value* wraps =
+            e.builder.CreateOr(e.builder.CreateICmpEQ(value, e.i32(0)), e.builder.CreateICmpUGT(value, b));
+        return e.builder.CreateSelect(wraps, b, e.builder.CreateSub(value, e.i32(1)));
       });
     } else if (integer) {
       bool is_signed = ptx::is_signed(type);
@@ -119,17 +135,17 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
       else
         rmw(is_signed ? AtomicRMWInst::Max : AtomicRMWInst::UMax, b);
     } else if (op == "add" && (type == Type::f32 || type == Type::f64)) {
-      rmw(AtomicRMWInst::FAdd, convert_bits(b, m_.ir_type(type), false));
+      rmw(AtomicRMWInst::FAdd, e.convert_bits(b, e.module.ir_type(type), false));
     } else if (op == "add" || op == "min" || op == "max") {
-      old = atomic_loop(pointer, type, order, [&](llvm::Value* value) -> llvm::Value* {
+      old = atomic_loop(e, pointer, type, order, [&](llvm::Value* value) -> llvm::Value* {
         if (type == Type::f32 || type == Type::f64) {
-          llvm::Type* ir = m_.ir_type(type);
-          return convert_bits(
-              minimum(convert_bits(value, ir, false), convert_bits(b, ir, false), op == "max", false), bits,
-              false);
+          llvm::Type* ir = e.module.ir_type(type);
+          return e.convert_bits(
+              minimum(e, e.convert_bits(value, ir, false), e.convert_bits(b, ir, false), op == "max", false),
+              bits, false);
         }
-        return for_halves(type, {value, b}, [&](Type half, std::vector<llvm::Value*> values) {
-          return half_arithmetic(op, half, values, FloatMode{});
+        return for_halves(e, type, {value, b}, [&](Type half, std::vector<llvm::Value*> values) {
+          return half_arithmetic(e, op, half, values, FloatMode{});
         });
       });
     } else {
@@ -138,20 +154,22 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
     olds.push_back(old);
   }
   if (announces) {
-    llvm::Value* barrier = mbarrier_pointer(i, 2, Space::shared_cluster);
-    call_runtime("softgpu_mbarrier_transfer", b_.getInt64Ty(), {barrier, i64(-uint64_t{bytes})});
+    llvm::Value* barrier = mbarrier_pointer(e, i, 2, Space::shared_cluster);
+    e.call_runtime("softgpu_mbarrier_transfer", e.builder.getInt64Ty(), {barrier, e.i64(-uint64_t{bytes})});
   }
   for (uint32_t n = 0; n < width && has_result; ++n)
-    write(elements(0)[n], convert_bits(olds[n], m_.ir_type(type), false), type);
+    e.write(elements(0)[n], e.convert_bits(olds[n], e.module.ir_type(type), false), type);
 }
 
-void FunctionCodegen::membar(Decoded& i) {
+}  // namespace
+
+void membar(Emitter& e, Decoded& i) {
   i.take_any({"cta", "gl", "sys", "gpu", "proxy", "alias"});
   i.done(0);
-  b_.CreateFence(AtomicOrdering::SequentiallyConsistent);
+  e.builder.CreateFence(AtomicOrdering::SequentiallyConsistent);
 }
 
-void FunctionCodegen::fence(Decoded& i) {
+void fence(Emitter& e, Decoded& i) {
   bool weaker = i.take_any({"acq_rel", "acquire", "release"});
   i.take("sc");
   i.take("proxy");  // other proxies (async, alias, tensormap) access the same memory here
@@ -159,7 +177,7 @@ void FunctionCodegen::fence(Decoded& i) {
               "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
               "shared::cluster", "tensormap::generic", "async.shared::cta", "async.shared::cluster"});
   i.done();  // the address range of a tensormap fence is ignored
-  b_.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
+  e.builder.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen

@@ -1,7 +1,11 @@
 // setp, set, selp, slct.
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_compare.h"
 
-namespace gpupool::softgpu {
+#include "server/softgpu/jit/codegen_float.h"
+#include "server/softgpu/jit/codegen_half.h"
+#include "server/softgpu/jit/instructions.h"
+
+namespace gpupool::softgpu::codegen {
 namespace {
 
 struct ComparisonRow {
@@ -33,84 +37,89 @@ constexpr ComparisonRow kComparisons[] = {
 
 }  // namespace
 
-llvm::Value* FunctionCodegen::compare(Decoded& i, std::string_view op, Type type, llvm::Value* a,
-                                      llvm::Value* b) {
+llvm::Value* compare(Emitter& e, Decoded& i, std::string_view op, Type type, llvm::Value* a, llvm::Value* b) {
   for (const ComparisonRow& row : kComparisons) {
     if (row.name != op) continue;
     if (ptx::is_half(type)) {
-      a = half_to_float(a, type);
-      b = half_to_float(b, type);
+      a = half_to_float(e, a, type);
+      b = half_to_float(e, b, type);
     }
     P predicate = ptx::is_float(type) ? row.of_float : ptx::is_signed(type) ? row.of_signed : row.of_unsigned;
     if (predicate == kNone) break;
-    return ptx::is_float(type) ? b_.CreateFCmp(predicate, a, b) : b_.CreateICmp(predicate, a, b);
+    return ptx::is_float(type) ? e.builder.CreateFCmp(predicate, a, b)
+                               : e.builder.CreateICmp(predicate, a, b);
   }
   i.fail("unknown comparison");
 }
 
-llvm::Value* FunctionCodegen::combine(Decoded& i, std::string_view op, llvm::Value* result,
-                                      const Operand& with) {
-  llvm::Value* other = read_predicate(with);
-  if (op == "and") return b_.CreateAnd(result, other);
-  if (op == "or") return b_.CreateOr(result, other);
-  return b_.CreateXor(result, other);
+namespace {
+
+llvm::Value* combine(Emitter& e, Decoded& i, std::string_view op, llvm::Value* result, const Operand& with) {
+  llvm::Value* other = e.read_predicate(with);
+  if (op == "and") return e.builder.CreateAnd(result, other);
+  if (op == "or") return e.builder.CreateOr(result, other);
+  return e.builder.CreateXor(result, other);
 }
 
-void FunctionCodegen::setp(Decoded& i) {
+}  // namespace
+
+void setp(Emitter& e, Decoded& i) {
   std::string_view op = i.take_next();
   std::string_view with = i.take_one({"and", "or", "xor"});
   bool flush = i.take("ftz");
   Type type = i.type();
   i.done(with.empty() ? 3 : 4);
   if (type == Type::pred) i.fail("predicates cannot be compared");
-  auto [p, q] = split_pair(i, i.operand(0));
-  llvm::Value* a = read_float(i, 1, type, flush && type == Type::f32);
-  llvm::Value* b = read_float(i, 2, type, flush && type == Type::f32);
+  auto [p, q] = e.split_pair(i, i.operand(0));
+  llvm::Value* a = read_float(e, i, 1, type, flush && type == Type::f32);
+  llvm::Value* b = read_float(e, i, 2, type, flush && type == Type::f32);
   if (ptx::is_packed_half(type)) {  // p and q receive the results of the two halves
     Type half = type == Type::f16x2 ? Type::f16 : Type::bf16;
     for (uint32_t n = 0; n < 2; ++n) {
-      auto part = [&](llvm::Value* v) { return b_.CreateTrunc(b_.CreateLShr(v, 16 * n), b_.getInt16Ty()); };
-      llvm::Value* result = compare(i, op, half, part(a), part(b));
-      if (!with.empty()) result = combine(i, with, result, i.operand(3));
+      auto part = [&](llvm::Value* v) {
+        return e.builder.CreateTrunc(e.builder.CreateLShr(v, 16 * n), e.builder.getInt16Ty());
+      };
+      llvm::Value* result = compare(e, i, op, half, part(a), part(b));
+      if (!with.empty()) result = combine(e, i, with, result, i.operand(3));
       const Operand* target = n ? q : p;
-      if (target) write(*target, result, Type::pred);
+      if (target) e.write(*target, result, Type::pred);
     }
     return;
   }
-  llvm::Value* result = compare(i, op, type, a, b);
-  llvm::Value* opposite = b_.CreateNot(result);
+  llvm::Value* result = compare(e, i, op, type, a, b);
+  llvm::Value* opposite = e.builder.CreateNot(result);
   if (!with.empty()) {  // compute both before writing either: p may be the predicate that is read
-    result = combine(i, with, result, i.operand(3));
-    if (q) opposite = combine(i, with, opposite, i.operand(3));
+    result = combine(e, i, with, result, i.operand(3));
+    if (q) opposite = combine(e, i, with, opposite, i.operand(3));
   }
-  write(*p, result, Type::pred);
-  if (q) write(*q, opposite, Type::pred);
+  e.write(*p, result, Type::pred);
+  if (q) e.write(*q, opposite, Type::pred);
 }
 
-void FunctionCodegen::set(Decoded& i) {
+void set(Emitter& e, Decoded& i) {
   std::string_view op = i.take_next();
   std::string_view with = i.take_one({"and", "or", "xor"});
   bool flush = i.take("ftz");
   Type to = i.type(), type = i.type();
   i.done(with.empty() ? 3 : 4);
   if (to == Type::pred || type == Type::pred) i.fail("predicates cannot be compared");
-  llvm::Value* a = read_float(i, 1, type, flush && type == Type::f32);
-  llvm::Value* b = read_float(i, 2, type, flush && type == Type::f32);
+  llvm::Value* a = read_float(e, i, 1, type, flush && type == Type::f32);
+  llvm::Value* b = read_float(e, i, 2, type, flush && type == Type::f32);
   auto one_result = [&](Type half, llvm::Value* x, llvm::Value* y) {
-    llvm::Value* result = compare(i, op, half, x, y);
-    return with.empty() ? result : combine(i, with, result, i.operand(3));
+    llvm::Value* result = compare(e, i, op, half, x, y);
+    return with.empty() ? result : combine(e, i, with, result, i.operand(3));
   };
   if (ptx::is_packed_half(type)) {
     bool as_float = ptx::is_packed_half(to);
     uint32_t one = !as_float ? 0xFFFF : to == Type::f16x2 ? 0x3C00 : 0x3F80;
-    llvm::Value* result = for_halves(type, {a, b}, [&](Type half, std::vector<llvm::Value*> v) {
-      return b_.CreateSelect(one_result(half, v[0], v[1]), b_.getInt16(static_cast<uint16_t>(one)),
-                             b_.getInt16(0));
+    llvm::Value* result = for_halves(e, type, {a, b}, [&](Type half, std::vector<llvm::Value*> v) {
+      return e.builder.CreateSelect(one_result(half, v[0], v[1]),
+                                    e.builder.getInt16(static_cast<uint16_t>(one)), e.builder.getInt16(0));
     });
-    return write(i.operand(0), result, Type::b32);
+    return e.write(i.operand(0), result, Type::b32);
   }
   llvm::Value* result = one_result(type, a, b);
-  llvm::Type* ir = m_.ir_type(to);
+  llvm::Type* ir = e.module.ir_type(to);
   llvm::Value* yes;
   if (to == Type::f32 || to == Type::f64)
     yes = llvm::ConstantFP::get(ir, 1.0);
@@ -120,26 +129,26 @@ void FunctionCodegen::set(Decoded& i) {
     yes = llvm::ConstantInt::get(ir, 0x3F80);
   else
     yes = llvm::ConstantInt::getAllOnesValue(ir);
-  write(i.operand(0), b_.CreateSelect(result, yes, llvm::Constant::getNullValue(ir)), to);
+  e.write(i.operand(0), e.builder.CreateSelect(result, yes, llvm::Constant::getNullValue(ir)), to);
 }
 
-void FunctionCodegen::selp(Decoded& i) {
+void selp(Emitter& e, Decoded& i) {
   Type type = i.type();
   i.done(4);
-  llvm::Value* a = read(i, 1, type);
-  llvm::Value* b = read(i, 2, type);
-  write(i.operand(0), b_.CreateSelect(read_predicate(i.operand(3)), a, b), type);
+  llvm::Value* a = e.read(i, 1, type);
+  llvm::Value* b = e.read(i, 2, type);
+  e.write(i.operand(0), e.builder.CreateSelect(e.read_predicate(i.operand(3)), a, b), type);
 }
 
-void FunctionCodegen::slct(Decoded& i) {
+void slct(Emitter& e, Decoded& i) {
   bool flush = i.take("ftz");
   Type type = i.type(), by = i.type();
   i.done(4);
   if (by != Type::s32 && by != Type::f32) i.fail("the selector must be .s32 or .f32");
-  llvm::Value* c = read_float(i, 3, by, flush && by == Type::f32);
-  llvm::Value* first = by == Type::f32 ? b_.CreateFCmpOGE(c, llvm::ConstantFP::get(c->getType(), 0.0))
-                                       : b_.CreateICmpSGE(c, i32(0));
-  write(i.operand(0), b_.CreateSelect(first, read(i, 1, type), read(i, 2, type)), type);
+  llvm::Value* c = read_float(e, i, 3, by, flush && by == Type::f32);
+  llvm::Value* first = by == Type::f32 ? e.builder.CreateFCmpOGE(c, llvm::ConstantFP::get(c->getType(), 0.0))
+                                       : e.builder.CreateICmpSGE(c, e.i32(0));
+  e.write(i.operand(0), e.builder.CreateSelect(first, e.read(i, 1, type), e.read(i, 2, type)), type);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen

@@ -1,117 +1,128 @@
 // f16 and bf16, single and packed. Values are held as integers, computed in f32 or f64, and rounded once.
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_half.h"
+
+#include "server/softgpu/jit/codegen_float.h"
+#include "server/softgpu/jit/instructions.h"
 #include "server/softgpu/jit/support.h"
 
-namespace gpupool::softgpu {
+namespace gpupool::softgpu::codegen {
 
-llvm::Value* FunctionCodegen::for_halves(
-    Type type, std::initializer_list<llvm::Value*> operands,
-    const std::function<llvm::Value*(Type, std::vector<llvm::Value*>)>& operation) {
+llvm::Value* for_halves(Emitter& e, Type type, std::initializer_list<llvm::Value*> operands,
+                        const std::function<llvm::Value*(Type, std::vector<llvm::Value*>)>& operation) {
   if (!ptx::is_packed_half(type)) return operation(type, operands);
   Type half = type == Type::f16x2 ? Type::f16 : Type::bf16;
   llvm::Value* result = nullptr;
   for (uint32_t n = 0; n < 2; ++n) {
     std::vector<llvm::Value*> parts;
     for (llvm::Value* operand : operands)
-      parts.push_back(b_.CreateTrunc(b_.CreateLShr(operand, 16 * n), b_.getInt16Ty()));
-    llvm::Value* part = b_.CreateZExt(operation(half, parts), b_.getInt32Ty());
-    result = n ? b_.CreateOr(result, b_.CreateShl(part, 16)) : part;
+      parts.push_back(e.builder.CreateTrunc(e.builder.CreateLShr(operand, 16 * n), e.builder.getInt16Ty()));
+    llvm::Value* part = e.builder.CreateZExt(operation(half, parts), e.builder.getInt32Ty());
+    result = n ? e.builder.CreateOr(result, e.builder.CreateShl(part, 16)) : part;
   }
   return result;
 }
 
-llvm::Value* FunctionCodegen::half_to_float(llvm::Value* half, Type type) {
-  llvm::Type* single = b_.getFloatTy();
+llvm::Value* half_to_float(Emitter& e, llvm::Value* half, Type type) {
+  llvm::Type* single = e.builder.getFloatTy();
   if (type == Type::bf16)
-    return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(half, b_.getInt32Ty()), 16), single);
-  if (host_converts_half()) return b_.CreateFPExt(b_.CreateBitCast(half, b_.getHalfTy()), single);
-  return call_pure("softgpu_half_to_float", single, {b_.CreateZExt(half, b_.getInt32Ty())});
+    return e.builder.CreateBitCast(
+        e.builder.CreateShl(e.builder.CreateZExt(half, e.builder.getInt32Ty()), 16), single);
+  if (host_converts_half())
+    return e.builder.CreateFPExt(e.builder.CreateBitCast(half, e.builder.getHalfTy()), single);
+  return e.call_pure("softgpu_half_to_float", single, {e.builder.CreateZExt(half, e.builder.getInt32Ty())});
 }
 
 // `value` is a float or a double. A double is first rounded to odd, to a float whose last bit records
 // inexactness, so that the second rounding is correct.
-llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Rounding rounding) {
+llvm::Value* float_to_half(Emitter& e, llvm::Value* value, Type type, Rounding rounding) {
   if (value->getType()->isDoubleTy()) {
-    llvm::Value* single = b_.CreateFPTrunc(value, b_.getFloatTy());
-    llvm::Value* back = b_.CreateFPExt(single, b_.getDoubleTy());
-    llvm::Value* bits = b_.CreateBitCast(single, b_.getInt32Ty());
-    llvm::Value* above =
-        b_.CreateFCmpOGT(intrinsic(llvm::Intrinsic::fabs, {back}), intrinsic(llvm::Intrinsic::fabs, {value}));
-    bits = b_.CreateSub(bits, b_.CreateZExt(above, b_.getInt32Ty()));
-    bits = b_.CreateOr(bits, b_.CreateZExt(b_.CreateFCmpONE(back, value), b_.getInt32Ty()));
-    value = b_.CreateBitCast(bits, b_.getFloatTy());
+    llvm::Value* single = e.builder.CreateFPTrunc(value, e.builder.getFloatTy());
+    llvm::Value* back = e.builder.CreateFPExt(single, e.builder.getDoubleTy());
+    llvm::Value* bits = e.builder.CreateBitCast(single, e.builder.getInt32Ty());
+    llvm::Value* above = e.builder.CreateFCmpOGT(e.intrinsic(llvm::Intrinsic::fabs, {back}),
+                                                 e.intrinsic(llvm::Intrinsic::fabs, {value}));
+    bits = e.builder.CreateSub(bits, e.builder.CreateZExt(above, e.builder.getInt32Ty()));
+    bits = e.builder.CreateOr(
+        bits, e.builder.CreateZExt(e.builder.CreateFCmpONE(back, value), e.builder.getInt32Ty()));
+    value = e.builder.CreateBitCast(bits, e.builder.getFloatTy());
   }
   bool nearest = rounding == Rounding::nearest || rounding == Rounding::none;
   if (type == Type::f16 && nearest && host_converts_half()) {
-    llvm::Value* bits = b_.CreateBitCast(b_.CreateFPTrunc(value, b_.getHalfTy()), b_.getInt16Ty());
-    return b_.CreateSelect(b_.CreateFCmpUNO(value, value), b_.getInt16(0x7FFF), bits);
+    llvm::Value* bits = e.builder.CreateBitCast(e.builder.CreateFPTrunc(value, e.builder.getHalfTy()),
+                                                e.builder.getInt16Ty());
+    return e.builder.CreateSelect(e.builder.CreateFCmpUNO(value, value), e.builder.getInt16(0x7FFF), bits);
   }
   if (type == Type::bf16 && nearest) {
-    llvm::Value* bits = b_.CreateBitCast(value, b_.getInt32Ty());
-    llvm::Value* odd = b_.CreateAnd(b_.CreateLShr(bits, 16), i32(1));
-    llvm::Value* rounded = b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(odd, i32(0x7FFF))), 16);
-    llvm::Value* result = b_.CreateSelect(b_.CreateFCmpUNO(value, value), i32(0x7FFF), rounded);
-    return b_.CreateTrunc(result, b_.getInt16Ty());
+    llvm::Value* bits = e.builder.CreateBitCast(value, e.builder.getInt32Ty());
+    llvm::Value* odd = e.builder.CreateAnd(e.builder.CreateLShr(bits, 16), e.i32(1));
+    llvm::Value* rounded =
+        e.builder.CreateLShr(e.builder.CreateAdd(bits, e.builder.CreateAdd(odd, e.i32(0x7FFF))), 16);
+    llvm::Value* result =
+        e.builder.CreateSelect(e.builder.CreateFCmpUNO(value, value), e.i32(0x7FFF), rounded);
+    return e.builder.CreateTrunc(result, e.builder.getInt16Ty());
   }
   const char* name = type == Type::f16 ? "softgpu_float_to_half" : "softgpu_float_to_bf16";
   Rounding mode = nearest ? Rounding::nearest : rounding;
-  return b_.CreateTrunc(call_pure(name, b_.getInt32Ty(), {value, i32(static_cast<uint32_t>(mode))}),
-                        b_.getInt16Ty());
+  return e.builder.CreateTrunc(
+      e.call_pure(name, e.builder.getInt32Ty(), {value, e.i32(static_cast<uint32_t>(mode))}),
+      e.builder.getInt16Ty());
 }
 
-llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type,
-                                              const std::vector<llvm::Value*>& halves, FloatMode mode) {
+llvm::Value* half_arithmetic(Emitter& e, std::string_view op, Type type,
+                             const std::vector<llvm::Value*>& halves, FloatMode mode) {
   const bool flush = mode.flush;
   mode.flush = false;  // flushing applies to the half, not to the intermediate f32
   auto flushed = [&](llvm::Value* half) -> llvm::Value* {  // replaces subnormals by zeros of the same sign
     if (!flush) return half;
-    llvm::Value* exponent = b_.CreateAnd(half, b_.getInt16(type == Type::f16 ? 0x7C00 : 0x7F80));
-    return b_.CreateSelect(b_.CreateIsNull(exponent), b_.CreateAnd(half, b_.getInt16(0x8000)), half);
+    llvm::Value* exponent =
+        e.builder.CreateAnd(half, e.builder.getInt16(type == Type::f16 ? 0x7C00 : 0x7F80));
+    return e.builder.CreateSelect(e.builder.CreateIsNull(exponent),
+                                  e.builder.CreateAnd(half, e.builder.getInt16(0x8000)), half);
   };
   std::vector<llvm::Value*> v;
-  for (llvm::Value* half : halves) v.push_back(half_to_float(flushed(half), type));
+  for (llvm::Value* half : halves) v.push_back(half_to_float(e, flushed(half), type));
   llvm::Value* result;
   if (op == "add")
-    result = b_.CreateFAdd(v[0], v[1]);
+    result = e.builder.CreateFAdd(v[0], v[1]);
   else if (op == "sub")
-    result = b_.CreateFSub(v[0], v[1]);
+    result = e.builder.CreateFSub(v[0], v[1]);
   else if (op == "mul")
-    result = b_.CreateFMul(v[0], v[1]);
+    result = e.builder.CreateFMul(v[0], v[1]);
   else if (op == "min" || op == "max")
-    result = minimum(v[0], v[1], op == "max", false);
+    result = minimum(e, v[0], v[1], op == "max", false);
   else if (type == Type::bf16)
-    result = call_pure("softgpu_fma_bf16", b_.getFloatTy(), {v[0], v[1], v[2]});
+    result = e.call_pure("softgpu_fma_bf16", e.builder.getFloatTy(), {v[0], v[1], v[2]});
   else {
     // The product of two f16 is exact in f64, and the rounding error of the sum is too small to affect an
     // f16.
-    for (llvm::Value*& value : v) value = b_.CreateFPExt(value, b_.getDoubleTy());
-    result = b_.CreateFAdd(b_.CreateFMul(v[0], v[1]), v[2]);
+    for (llvm::Value*& value : v) value = e.builder.CreateFPExt(value, e.builder.getDoubleTy());
+    result = e.builder.CreateFAdd(e.builder.CreateFMul(v[0], v[1]), v[2]);
   }
-  return flushed(float_to_half(finish_float(result, type, mode), type, Rounding::nearest));
+  return flushed(float_to_half(e, finish_float(e, result, type, mode), type, Rounding::nearest));
 }
 
-void FunctionCodegen::half_binary(Decoded& i, Type type, FloatMode mode) {
+void half_binary(Emitter& e, Decoded& i, Type type, FloatMode mode) {
   if (mode.rounding != Rounding::none && mode.rounding != Rounding::nearest) i.fail("only .rn is supported");
   llvm::Value* result = for_halves(
-      type, {read(i, 1, type), read(i, 2, type)},
-      [&](Type half, std::vector<llvm::Value*> v) { return half_arithmetic(i.opcode(), half, v, mode); });
-  write(i.operand(0), result, type);
+      e, type, {e.read(i, 1, type), e.read(i, 2, type)},
+      [&](Type half, std::vector<llvm::Value*> v) { return half_arithmetic(e, i.opcode(), half, v, mode); });
+  e.write(i.operand(0), result, type);
 }
 
-void FunctionCodegen::half_fma(Decoded& i, Type type, FloatMode mode) {
+void half_fma(Emitter& e, Decoded& i, Type type, FloatMode mode) {
   if (mode.zero_outside && type != Type::f16 && type != Type::f16x2) i.fail(".oob is supported only for f16");
   if (mode.rounding != Rounding::none && mode.rounding != Rounding::nearest) i.fail("only .rn is supported");
-  llvm::Value* result = for_halves(type, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},
+  llvm::Value* result = for_halves(e, type, {e.read(i, 1, type), e.read(i, 2, type), e.read(i, 3, type)},
                                    [&](Type half, std::vector<llvm::Value*> v) {
-                                     llvm::Value* value = half_arithmetic("fma", half, v, mode);
+                                     llvm::Value* value = half_arithmetic(e, "fma", half, v, mode);
                                      if (!mode.zero_outside) return value;
                                      // A factor from outside a tensor (kOutsideHalf) makes the result zero.
-                                     llvm::Value* outside =
-                                         b_.CreateOr(b_.CreateICmpEQ(v[0], b_.getInt16(kOutsideHalf)),
-                                                     b_.CreateICmpEQ(v[1], b_.getInt16(kOutsideHalf)));
-                                     return b_.CreateSelect(outside, b_.getInt16(0), value);
+                                     llvm::Value* outside = e.builder.CreateOr(
+                                         e.builder.CreateICmpEQ(v[0], e.builder.getInt16(kOutsideHalf)),
+                                         e.builder.CreateICmpEQ(v[1], e.builder.getInt16(kOutsideHalf)));
+                                     return e.builder.CreateSelect(outside, e.builder.getInt16(0), value);
                                    });
-  write(i.operand(0), result, type);
+  e.write(i.operand(0), result, type);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen

@@ -2,11 +2,17 @@
 // computes.
 #include <charconv>
 
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_memory.h"
+#include "server/softgpu/jit/instructions.h"
 #include "server/softgpu/jit/matrix.h"
 
-namespace gpupool::softgpu {
+namespace gpupool::softgpu::codegen {
 namespace {
+
+// Memory that rows of a matrix may be in.
+struct Window {
+  llvm::Value *address, *low, *high;  // i64
+};
 
 // "m16n8k16"
 bool read_shape(std::string_view text, MatrixOperation& o) {
@@ -41,74 +47,75 @@ void check_known(Decoded& i, const MatrixOperation& o) {
   if (!o.is_known()) i.fail("this shape does not exist with these types");
 }
 
-}  // namespace
-
 // Returns an array of words in the function's frame.
-llvm::Value* FunctionCodegen::word_array(uint32_t words) {
-  return temporary(llvm::ArrayType::get(b_.getInt32Ty(), words));
+llvm::Value* word_array(Emitter& e, uint32_t words) {
+  return e.temporary(llvm::ArrayType::get(e.builder.getInt32Ty(), words));
 }
 
-llvm::Value* FunctionCodegen::word_at(llvm::Value* array, uint32_t index) {
-  return b_.CreateConstGEP1_32(b_.getInt32Ty(), array, index);
+llvm::Value* word_at(Emitter& e, llvm::Value* array, uint32_t index) {
+  return e.builder.CreateConstGEP1_32(e.builder.getInt32Ty(), array, index);
 }
 
 // Stores registers of 32 bits, or of 64 (`wide`), that hold `words` words in total.
-void FunctionCodegen::store_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t first,
-                                  uint32_t words, bool wide) {
+void store_words(Emitter& e, Decoded& i, const Operand& operand, llvm::Value* array, uint32_t first,
+                 uint32_t words, bool wide) {
   std::span<const Operand> registers(&operand, 1);
   if (operand.kind == Operand::Kind::vector) registers = i.elements(operand);
   if (registers.size() * (wide ? 2 : 1) != words) i.fail("a fragment has the wrong number of registers");
   for (const Operand& one : registers) {
-    llvm::Value* value = read(one, wide ? Type::b64 : Type::b32);
-    b_.CreateAlignedStore(value, word_at(array, first), llvm::Align(4));
+    llvm::Value* value = e.read(one, wide ? Type::b64 : Type::b32);
+    e.builder.CreateAlignedStore(value, word_at(e, array, first), llvm::Align(4));
     first += wide ? 2 : 1;
   }
 }
 
-void FunctionCodegen::load_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t words,
-                                 bool wide) {
+void load_words(Emitter& e, Decoded& i, const Operand& operand, llvm::Value* array, uint32_t words,
+                bool wide) {
   std::span<const Operand> registers(&operand, 1);
   if (operand.kind == Operand::Kind::vector) registers = i.elements(operand);
   if (registers.size() * (wide ? 2 : 1) != words) i.fail("a fragment has the wrong number of registers");
   uint32_t at = 0;
   for (const Operand& one : registers) {
-    llvm::Type* type = m_.int_type(wide ? 64 : 32);
-    write(one, b_.CreateAlignedLoad(type, word_at(array, at), llvm::Align(4)), wide ? Type::b64 : Type::b32);
+    llvm::Type* type = e.module.int_type(wide ? 64 : 32);
+    e.write(one, e.builder.CreateAlignedLoad(type, word_at(e, array, at), llvm::Align(4)),
+            wide ? Type::b64 : Type::b32);
     at += wide ? 2 : 1;
   }
 }
 
 // Returns the generic address of an operand in brackets, and the bounds that accesses must stay in (two
 // zeros: unchecked).
-FunctionCodegen::Window FunctionCodegen::window_of(Decoded& i, const Operand& operand, Space space) {
-  Address address = resolve(i, operand, space);
-  llvm::Type* word = b_.getInt64Ty();
+Window window_of(Emitter& e, Decoded& i, const Operand& operand, Space space) {
+  Address address = resolve(e, i, operand, space);
+  llvm::Type* word = e.builder.getInt64Ty();
   if (address.kind == Address::Kind::shared) {
-    llvm::Value* low = shared_base();
-    llvm::Value* size =
-        b_.CreateZExt(block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty()), word);
-    return {b_.CreateAdd(low, address.value), low, b_.CreateAdd(low, size)};
+    llvm::Value* low = shared_base(e);
+    llvm::Value* size = e.builder.CreateZExt(
+        e.block_field(offsetof(BlockContext, total_shared_bytes), e.builder.getInt32Ty()), word);
+    return {e.builder.CreateAdd(low, address.value), low, e.builder.CreateAdd(low, size)};
   }
   if (address.kind == Address::Kind::storage)
     i.fail("matrices can be loaded and stored only in shared and global memory");
-  return {address.value, i64(0), i64(0)};
+  return {address.value, e.i64(0), e.i64(0)};
 }
 
-void FunctionCodegen::multiply_matrices(Decoded& i, const MatrixOperation& o) {
+void multiply_matrices(Emitter& e, Decoded& i, const MatrixOperation& o) {
   check_known(i, o);
   const uint32_t a = o.words(MatrixPart::a), b = o.words(MatrixPart::b), c = o.words(MatrixPart::c),
                  d = o.result_words();
   const bool wide = o.a == MatrixElement::f64;
-  llvm::Value* in = word_array(a + b + c);
-  llvm::Value* out = word_array(d);
-  store_words(i, i.operand(1), in, 0, a, wide);
-  store_words(i, i.operand(2), in, a, b, wide);
-  store_words(i, i.operand(3), in, a + b, c, wide);
-  call_runtime("softgpu_mma", b_.getVoidTy(), {thread_, i64(o.pack()), in, out});
-  load_words(i, i.operand(0), out, d, wide);
+  llvm::Value* in = word_array(e, a + b + c);
+  llvm::Value* out = word_array(e, d);
+  store_words(e, i, i.operand(1), in, 0, a, wide);
+  store_words(e, i, i.operand(2), in, a, b, wide);
+  store_words(e, i, i.operand(3), in, a + b, c, wide);
+  e.call_runtime("softgpu_mma", e.builder.getVoidTy(), {e.thread, e.i64(o.pack()), in, out});
+  load_words(e, i, i.operand(0), out, d, wide);
 }
 
-void FunctionCodegen::mma(Decoded& i) {
+}  // namespace
+
+void mma(Emitter& e, Decoded& i) {
   if (i.peek(0) != "sync") i.fail("sparse and block-scaled products are not supported");
   MatrixOperation o;
   i.take_any({"sync", "aligned", "rn", "popc"});
@@ -124,10 +131,10 @@ void FunctionCodegen::mma(Decoded& i) {
     o.layout = MatrixLayout::quads;
   else if (o.a_by_column || o.b_by_row)
     i.fail("expected .row.col");
-  multiply_matrices(i, o);
+  multiply_matrices(e, i, o);
 }
 
-void FunctionCodegen::wmma(Decoded& i) {
+void wmma(Emitter& e, Decoded& i) {
   MatrixOperation o;
   o.layout = MatrixLayout::wmma;
   const std::string_view op = i.take_one({"load", "store", "mma"});
@@ -152,13 +159,13 @@ void FunctionCodegen::wmma(Decoded& i) {
       o.c = second;
     }
     i.done(4);
-    return multiply_matrices(i, o);
+    return multiply_matrices(e, i, o);
   }
   const std::string_view matrix = i.take_one({"a", "b", "c", "d"});
   if (op.empty() || matrix.empty() || (op == "store") != (matrix == "d"))
     i.fail("expected load, store or mma");
   i.take_any({"sync", "aligned"});
-  Space space = take_space(i);
+  Space space = take_space(e, i);
   const bool by_column = take_layout(i);
   take_matrix_shape(i, o);
   const MatrixElement element = take_element(i);
@@ -184,48 +191,50 @@ void FunctionCodegen::wmma(Decoded& i) {
   check_known(i, o);
   const size_t count = i.operand_count(), memory = op == "load" ? 1 : 0;
   if (count < 2 || count > 3) i.fail("expected a fragment and an address");
-  llvm::Value* stride = count == 3 ? read(i, 2, Type::u32) : i32(by_column ? o.rows(part) : o.columns(part));
-  Window window = window_of(i, i.operand(memory), space);
+  llvm::Value* stride =
+      count == 3 ? e.read(i, 2, Type::u32) : e.i32(by_column ? o.rows(part) : o.columns(part));
+  Window window = window_of(e, i, i.operand(memory), space);
   const uint32_t words = o.words(part);
   const bool wide = element == MatrixElement::f64;
-  llvm::Value* array = word_array(words);
+  llvm::Value* array = word_array(e, words);
   if (op == "load") {
-    call_runtime("softgpu_wmma_load", b_.getVoidTy(),
-                 {thread_, i64(o.pack()), b_.getInt8(static_cast<uint8_t>(part)), i32(by_column),
-                  window.address, window.low, window.high, stride, array});
-    return load_words(i, i.operand(0), array, words, wide);
+    e.call_runtime("softgpu_wmma_load", e.builder.getVoidTy(),
+                   {e.thread, e.i64(o.pack()), e.builder.getInt8(static_cast<uint8_t>(part)),
+                    e.i32(by_column), window.address, window.low, window.high, stride, array});
+    return load_words(e, i, i.operand(0), array, words, wide);
   }
-  store_words(i, i.operand(1), array, 0, words, wide);
-  call_runtime(
-      "softgpu_wmma_store", b_.getVoidTy(),
-      {thread_, i64(o.pack()), i32(by_column), window.address, window.low, window.high, stride, array});
+  store_words(e, i, i.operand(1), array, 0, words, wide);
+  e.call_runtime(
+      "softgpu_wmma_store", e.builder.getVoidTy(),
+      {e.thread, e.i64(o.pack()), e.i32(by_column), window.address, window.low, window.high, stride, array});
 }
 
 // ldmatrix and stmatrix of 8 x 8 elements of 16 bits.
-void FunctionCodegen::move_matrix(Decoded& i) {
+void move_matrix(Emitter& e, Decoded& i) {
   const bool loads = i.opcode() == "ldmatrix";
   i.take_any({"sync", "aligned"});
   if (!i.take("m8n8") || !i.take("b16")) i.fail("expected .m8n8 and .b16");
   const bool transposes = i.take("trans");
   const std::string_view number = i.take_one({"x1", "x2", "x4"});
-  Space space = take_space(i);
+  Space space = take_space(e, i);
   i.done(2);
   if (number.empty()) i.fail("expected .x1, .x2 or .x4");
   const auto count = static_cast<uint32_t>(number[1] - '0');
-  Window window = window_of(i, i.operand(loads ? 1 : 0), space);
-  llvm::Value* array = word_array(count);
-  if (!loads) store_words(i, i.operand(1), array, 0, count, false);
-  call_runtime(loads ? "softgpu_ldmatrix" : "softgpu_stmatrix", b_.getVoidTy(),
-               {thread_, i32(count), i32(transposes), window.address, window.low, window.high, array});
-  if (loads) load_words(i, i.operand(0), array, count, false);
+  Window window = window_of(e, i, i.operand(loads ? 1 : 0), space);
+  llvm::Value* array = word_array(e, count);
+  if (!loads) store_words(e, i, i.operand(1), array, 0, count, false);
+  e.call_runtime(loads ? "softgpu_ldmatrix" : "softgpu_stmatrix", e.builder.getVoidTy(),
+                 {e.thread, e.i32(count), e.i32(transposes), window.address, window.low, window.high, array});
+  if (loads) load_words(e, i, i.operand(0), array, count, false);
 }
 
-void FunctionCodegen::movmatrix(Decoded& i) {
+void movmatrix(Emitter& e, Decoded& i) {
   i.take_any({"sync", "aligned"});
   if (!i.take("m8n8") || !i.take("trans") || !i.take("b16")) i.fail("expected .m8n8.trans.b16");
   i.done(2);
-  write(i.operand(0), call_runtime("softgpu_movmatrix", b_.getInt32Ty(), {thread_, read(i, 1, Type::b32)}),
-        Type::b32);
+  e.write(i.operand(0),
+          e.call_runtime("softgpu_movmatrix", e.builder.getInt32Ty(), {e.thread, e.read(i, 1, Type::b32)}),
+          Type::b32);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen

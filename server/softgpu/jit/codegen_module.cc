@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_function.h"
 
 namespace gpupool::softgpu {
 namespace {

@@ -1,8 +1,12 @@
 // cvt to and from formats of at most 8 bits, to tf32, and with stochastic rounding (.rs).
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_narrow.h"
+
+#include "server/softgpu/jit/codegen_float.h"
+#include "server/softgpu/jit/codegen_half.h"
+#include "server/softgpu/jit/instructions.h"
 #include "server/softgpu/jit/narrow_float.h"
 
-namespace gpupool::softgpu {
+namespace gpupool::softgpu::codegen {
 namespace {
 
 struct NarrowRow {
@@ -16,7 +20,7 @@ constexpr NarrowRow kNarrow[] = {{"e4m3x2", NarrowFormat::e4m3, 8}, {"e5m2x2", N
 
 }  // namespace
 
-bool FunctionCodegen::cvt_narrow(Decoded& i) {
+bool cvt_narrow(Emitter& e, Decoded& i) {
   const NarrowRow* narrow = nullptr;
   size_t at = 0;
   for (; !narrow && !i.peek(at).empty(); ++at)
@@ -30,48 +34,50 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
   i.take_any({"rn", "satfinite"});
   const bool relu = i.take("relu");
   const Type other = i.type();
-  llvm::Type *number = b_.getInt32Ty(), *single = b_.getFloatTy();
-  llvm::Value* format = i32(static_cast<uint32_t>(narrow->format));
+  llvm::Type *number = e.builder.getInt32Ty(), *single = e.builder.getFloatTy();
+  llvm::Value* format = e.i32(static_cast<uint32_t>(narrow->format));
   const bool packed = ptx::is_packed_half(other);
   const Type half = other == Type::f16x2 ? Type::f16 : Type::bf16;
   const Type holder = narrow->bits == 4 ? Type::b8 : Type::b16;
   if (!to_narrow) {
     i.done(2);
     if (!packed) i.fail("conversion between these types is not supported");
-    llvm::Value* pair = b_.CreateZExt(read(i, 1, holder), number);
-    llvm::Value* result = i32(0);
+    llvm::Value* pair = e.builder.CreateZExt(e.read(i, 1, holder), number);
+    llvm::Value* result = e.i32(0);
     for (uint32_t n = 0; n < 2; ++n) {
-      llvm::Value* bits = b_.CreateAnd(b_.CreateLShr(pair, n * narrow->bits), i32((1u << narrow->bits) - 1));
-      llvm::Value* value = call_pure("softgpu_narrow_to_float", single, {bits, format});
-      if (relu) value = finish_float(value, Type::f32, FloatMode{.relu = true});
-      llvm::Value* part = b_.CreateZExt(float_to_half(value, half, Rounding::nearest), number);
-      result = b_.CreateOr(result, b_.CreateShl(part, 16 * n));
+      llvm::Value* bits =
+          e.builder.CreateAnd(e.builder.CreateLShr(pair, n * narrow->bits), e.i32((1u << narrow->bits) - 1));
+      llvm::Value* value = e.call_pure("softgpu_narrow_to_float", single, {bits, format});
+      if (relu) value = finish_float(e, value, Type::f32, FloatMode{.relu = true});
+      llvm::Value* part = e.builder.CreateZExt(float_to_half(e, value, half, Rounding::nearest), number);
+      result = e.builder.CreateOr(result, e.builder.CreateShl(part, 16 * n));
     }
-    write(i.operand(0), result, other);
+    e.write(i.operand(0), result, other);
     return true;
   }
   if (!packed && other != Type::f32) i.fail("conversion between these types is not supported");
   i.done(packed ? 2 : 3);
-  llvm::Value* result = i32(0);
+  llvm::Value* result = e.i32(0);
   for (uint32_t n = 0; n < 2; ++n) {  // the first of two operands is the upper half
     llvm::Value* value;
     if (packed) {
-      llvm::Value* halves = read(i, 1, other);
-      value = half_to_float(b_.CreateTrunc(b_.CreateLShr(halves, 16 * n), b_.getInt16Ty()), half);
+      llvm::Value* halves = e.read(i, 1, other);
+      value = half_to_float(
+          e, e.builder.CreateTrunc(e.builder.CreateLShr(halves, 16 * n), e.builder.getInt16Ty()), half);
     } else {
-      value = read(i, 2 - n, Type::f32);
+      value = e.read(i, 2 - n, Type::f32);
     }
-    if (relu) value = finish_float(value, Type::f32, FloatMode{.relu = true});
-    llvm::Value* bits = call_pure("softgpu_float_to_narrow", number, {value, format, i32(up)});
-    result = b_.CreateOr(result, b_.CreateShl(bits, n * narrow->bits));
+    if (relu) value = finish_float(e, value, Type::f32, FloatMode{.relu = true});
+    llvm::Value* bits = e.call_pure("softgpu_float_to_narrow", number, {value, format, e.i32(up)});
+    result = e.builder.CreateOr(result, e.builder.CreateShl(bits, n * narrow->bits));
   }
-  write(i.operand(0), b_.CreateTrunc(result, m_.ir_type(holder)), holder);
+  e.write(i.operand(0), e.builder.CreateTrunc(result, e.module.ir_type(holder)), holder);
   return true;
 }
 
 // cvt.rs: two halves or four smaller numbers, the first in the most significant place; the last operand holds
 // random bits.
-void FunctionCodegen::cvt_stochastic(Decoded& i) {
+void cvt_stochastic(Emitter& e, Decoded& i) {
   struct Row {
     std::string_view name;
     NarrowFormat format;
@@ -90,53 +96,55 @@ void FunctionCodegen::cvt_stochastic(Decoded& i) {
   std::span<const Operand> values(&i.operand(1), 2);
   if (row->count == 4) values = i.elements(i.operand(1));
   if (values.size() != row->count) i.fail("expected four numbers");
-  llvm::Value* random = read(i, i.operand_count() - 1, Type::b32);
-  llvm::Type* number = b_.getInt32Ty();
-  auto byte = [&](uint32_t n) { return b_.CreateAnd(b_.CreateLShr(random, 8 * n), i32(0xFF)); };
-  llvm::Value* result = i32(0);
+  llvm::Value* random = e.read(i, i.operand_count() - 1, Type::b32);
+  llvm::Type* number = e.builder.getInt32Ty();
+  auto byte = [&](uint32_t n) {
+    return e.builder.CreateAnd(e.builder.CreateLShr(random, 8 * n), e.i32(0xFF));
+  };
+  llvm::Value* result = e.i32(0);
   for (uint32_t n = 0; n < row->count; ++n) {
     const bool upper = n < row->count / 2;
-    llvm::Value* own = b_.CreateAnd(b_.CreateLShr(random, upper ? 16 : 0),
-                                    i32(row->format == NarrowFormat::f16 ? 0x1FFF : 0xFFFF));
+    llvm::Value* own = e.builder.CreateAnd(e.builder.CreateLShr(random, upper ? 16 : 0),
+                                           e.i32(row->format == NarrowFormat::f16 ? 0x1FFF : 0xFFFF));
     if (row->format == NarrowFormat::e2m1)
-      own = b_.CreateOr(b_.CreateShl(byte(upper ? 3 : 2), 8), byte(upper ? 1 : 0));
-    llvm::Value* value = read(values[n], Type::f32);
-    if (relu) value = finish_float(value, Type::f32, FloatMode{.relu = true});
-    llvm::Value* bits = call_pure("softgpu_float_to_narrow_stochastic", number,
-                                  {value, i32(static_cast<uint32_t>(row->format)), own,
-                                   i32(row->format == NarrowFormat::f16 ? 13 : 16)});
+      own = e.builder.CreateOr(e.builder.CreateShl(byte(upper ? 3 : 2), 8), byte(upper ? 1 : 0));
+    llvm::Value* value = e.read(values[n], Type::f32);
+    if (relu) value = finish_float(e, value, Type::f32, FloatMode{.relu = true});
+    llvm::Value* bits = e.call_pure("softgpu_float_to_narrow_stochastic", number,
+                                    {value, e.i32(static_cast<uint32_t>(row->format)), own,
+                                     e.i32(row->format == NarrowFormat::f16 ? 13 : 16)});
     if (finite && row->count == 2)
-      bits = b_.CreateZExt(saturate_half(b_.CreateTrunc(bits, b_.getInt16Ty()),
-                                         row->format == NarrowFormat::f16 ? Type::f16 : Type::bf16),
-                           number);
-    result = b_.CreateOr(b_.CreateShl(result, row->bits), bits);
+      bits = e.builder.CreateZExt(saturate_half(e, e.builder.CreateTrunc(bits, e.builder.getInt16Ty()),
+                                                row->format == NarrowFormat::f16 ? Type::f16 : Type::bf16),
+                                  number);
+    result = e.builder.CreateOr(e.builder.CreateShl(result, row->bits), bits);
   }
   const Type to = row->bits == 4 ? Type::b16 : Type::b32;
-  write(i.operand(0), b_.CreateTrunc(result, m_.ir_type(to)), to);
+  e.write(i.operand(0), e.builder.CreateTrunc(result, e.module.ir_type(to)), to);
 }
 
-void FunctionCodegen::cvt_tf32(Decoded& i, FloatMode mode) {
+void cvt_tf32(Emitter& e, Decoded& i, FloatMode mode) {
   const bool saturate = i.take("satfinite");
   i.take("tf32");
   if (i.type() != Type::f32) i.fail("expected .f32");
   i.done(2);
   if (mode.rounding == Rounding::none || mode.rounding == Rounding::up || mode.rounding == Rounding::down)
     i.fail("expected .rn, .rz or .rna");
-  llvm::Value* value = read(i, 1, Type::f32);
-  if (mode.relu) value = finish_float(value, Type::f32, mode);
-  write(i.operand(0),
-        call_pure("softgpu_float_to_tf32", b_.getInt32Ty(),
-                  {value, i32(static_cast<uint32_t>(mode.rounding)), i32(saturate)}),
-        Type::b32);
+  llvm::Value* value = e.read(i, 1, Type::f32);
+  if (mode.relu) value = finish_float(e, value, Type::f32, mode);
+  e.write(i.operand(0),
+          e.call_pure("softgpu_float_to_tf32", e.builder.getInt32Ty(),
+                      {value, e.i32(static_cast<uint32_t>(mode.rounding)), e.i32(saturate)}),
+          Type::b32);
 }
 
 // .satfinite for f16 and bf16: infinity becomes the largest finite number. Takes and returns bits.
-llvm::Value* FunctionCodegen::saturate_half(llvm::Value* half, Type type) {
-  llvm::Type* bits = b_.getInt16Ty();
+llvm::Value* saturate_half(Emitter& e, llvm::Value* half, Type type) {
+  llvm::Type* bits = e.builder.getInt16Ty();
   const uint32_t infinity = type == Type::f16 ? 0x7C00 : 0x7F80;
-  llvm::Value* magnitude = b_.CreateAnd(half, llvm::ConstantInt::get(bits, 0x7FFF));
-  llvm::Value* infinite = b_.CreateICmpEQ(magnitude, llvm::ConstantInt::get(bits, infinity));
-  return b_.CreateSelect(infinite, b_.CreateSub(half, llvm::ConstantInt::get(bits, 1)), half);
+  llvm::Value* magnitude = e.builder.CreateAnd(half, llvm::ConstantInt::get(bits, 0x7FFF));
+  llvm::Value* infinite = e.builder.CreateICmpEQ(magnitude, llvm::ConstantInt::get(bits, infinity));
+  return e.builder.CreateSelect(infinite, e.builder.CreateSub(half, llvm::ConstantInt::get(bits, 1)), half);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen

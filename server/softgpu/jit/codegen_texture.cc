@@ -2,21 +2,23 @@
 #include <algorithm>
 
 #include "server/softgpu/exec/texture.h"
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_compare.h"
+#include "server/softgpu/jit/instructions.h"
 
-namespace gpupool::softgpu {
+namespace gpupool::softgpu::codegen {
 
 namespace flag = texture_flags;
 namespace input = texture_operand;
 
-struct FunctionCodegen::Fetch {
+namespace {
+
+// A fetch or a store of a texture or surface, while its call is put together.
+struct Fetch {
   llvm::Value* texture = nullptr;
   llvm::AllocaInst* in = nullptr;
   uint32_t flags = 0;
   uint32_t dimensions = 1;
 };
-
-namespace {
 
 struct Geometry {
   std::string_view name;
@@ -56,36 +58,33 @@ std::string_view take_geometry(Decoded& i) {
   return name;
 }
 
-}  // namespace
-
 // A reference is passed by address, an object by value.
-llvm::Value* FunctionCodegen::texture_value(const Operand& operand) {
+llvm::Value* texture_value(Emitter& e, const Operand& operand) {
   if (operand.kind == Operand::Kind::reg || operand.kind == Operand::Kind::integer)
-    return read(operand, Type::u64);
+    return e.read(operand, Type::u64);
   if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable)
-    return symbol_address(operand);
+    return e.symbol_address(operand);
   throw CodegenFailure{"expected a texture or surface"};
 }
 
-void FunctionCodegen::store_input(const Fetch& fetch, uint32_t at, const Operand& operand, Type type) {
-  llvm::Value* value = convert_bits(read(operand, type), b_.getInt32Ty(), false);
-  b_.CreateStore(value, b_.CreateConstGEP1_64(b_.getInt32Ty(), fetch.in, at));
+void store_input(Emitter& e, const Fetch& fetch, uint32_t at, const Operand& operand, Type type) {
+  llvm::Value* value = e.convert_bits(e.read(operand, type), e.builder.getInt32Ty(), false);
+  e.builder.CreateStore(value, e.builder.CreateConstGEP1_64(e.builder.getInt32Ty(), fetch.in, at));
 }
 
 // Stores as many numbers as the texture has dimensions; the vector may be longer.
-void FunctionCodegen::store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand,
-                                   Type type) {
+void store_inputs(Emitter& e, Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand,
+                  Type type) {
   if (operand.kind != Operand::Kind::vector) {
     if (fetch.dimensions != 1) i.fail("expected a vector");
-    return store_input(fetch, at, operand, type);
+    return store_input(e, fetch, at, operand, type);
   }
   const auto elements = i.elements(operand);
   if (elements.size() < fetch.dimensions) i.fail("the vector is too short");
-  for (uint32_t n = 0; n < fetch.dimensions; ++n) store_input(fetch, at + n, elements[n], type);
+  for (uint32_t n = 0; n < fetch.dimensions; ++n) store_input(e, fetch, at + n, elements[n], type);
 }
 
-FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, std::string_view geometry,
-                                                   Type coordinates) {
+Fetch take_fetch(Emitter& e, Decoded& i, size_t operand, std::string_view geometry, Type coordinates) {
   const Operand& place = i.operand(operand);
   if (place.kind != Operand::Kind::fetch) i.fail("expected a texture and coordinates");
   const auto parts = i.elements(place);
@@ -96,51 +95,55 @@ FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, s
     fetch.flags = known.flags;
     fetch.dimensions = known.dimensions;
   }
-  fetch.texture = texture_value(parts[0]);
-  fetch.in = temporary(llvm::ArrayType::get(b_.getInt32Ty(), input::kCount));
-  b_.CreateStore(llvm::Constant::getNullValue(fetch.in->getAllocatedType()), fetch.in);
+  fetch.texture = texture_value(e, parts[0]);
+  fetch.in = e.temporary(llvm::ArrayType::get(e.builder.getInt32Ty(), input::kCount));
+  e.builder.CreateStore(llvm::Constant::getNullValue(fetch.in->getAllocatedType()), fetch.in);
   std::span<const Operand> elements(&parts[1], 1);
   if (parts[1].kind == Operand::Kind::vector) elements = i.elements(parts[1]);
   const bool layered = (fetch.flags & flag::kLayered) != 0;
   if (elements.size() < fetch.dimensions + layered) i.fail("too few coordinates");
   if (layered) {
-    store_input(fetch, input::kLayer, elements[0], Type::u32);
+    store_input(e, fetch, input::kLayer, elements[0], Type::u32);
     elements = elements.subspan(1);
   }
-  for (uint32_t n = 0; n < fetch.dimensions; ++n) store_input(fetch, input::kX + n, elements[n], coordinates);
+  for (uint32_t n = 0; n < fetch.dimensions; ++n)
+    store_input(e, fetch, input::kX + n, elements[n], coordinates);
   return fetch;
 }
 
 // Stores the operands after the coordinates (offsets, a depth to compare with), calls the fetch, and writes
 // the results.
-void FunctionCodegen::finish_fetch(Decoded& i, Fetch& fetch, size_t next, Type result) {
+void finish_fetch(Emitter& e, Decoded& i, Fetch& fetch, size_t next, Type result) {
   for (; next < i.operand_count(); ++next) {
     const Operand& operand = i.operand(next);
     if (operand.kind == Operand::Kind::vector || fetch.dimensions == 1) {
-      store_inputs(i, fetch, input::kOffsets, operand, Type::s32);
+      store_inputs(e, i, fetch, input::kOffsets, operand, Type::s32);
       fetch.flags |= flag::kOffset;
     } else {
-      store_input(fetch, input::kReference, operand, Type::f32);
+      store_input(e, fetch, input::kReference, operand, Type::f32);
       fetch.flags |= flag::kCompare;
     }
   }
   const bool half = ptx::is_half(result);
   if (half) fetch.flags |= flag::kHalf;
-  const auto [target, resident] = split_pair(i, i.operand(0));
+  const auto [target, resident] = e.split_pair(i, i.operand(0));
   std::span<const Operand> targets(target, 1);
   if (target->kind == Operand::Kind::vector) targets = i.elements(*target);
   if (targets.size() > (half ? 2 : 4)) i.fail("the vector's width is wrong");
-  llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt32Ty(), 4));
-  call_runtime("softgpu_texture_fetch", b_.getVoidTy(),
-               {thread_, fetch.texture, i32(fetch.flags), fetch.in, out});
+  llvm::AllocaInst* out = e.temporary(llvm::ArrayType::get(e.builder.getInt32Ty(), 4));
+  e.call_runtime("softgpu_texture_fetch", e.builder.getVoidTy(),
+                 {e.thread, fetch.texture, e.i32(fetch.flags), fetch.in, out});
   for (uint32_t n = 0; n < targets.size(); ++n) {
-    llvm::Value* value = b_.CreateLoad(b_.getInt32Ty(), b_.CreateConstGEP1_64(b_.getInt32Ty(), out, n));
-    write(targets[n], convert_bits(value, m_.ir_type(result), false), result);
+    llvm::Value* value = e.builder.CreateLoad(e.builder.getInt32Ty(),
+                                              e.builder.CreateConstGEP1_64(e.builder.getInt32Ty(), out, n));
+    e.write(targets[n], e.convert_bits(value, e.module.ir_type(result), false), result);
   }
-  if (resident) write(*resident, b_.getInt1(true), Type::pred);
+  if (resident) e.write(*resident, e.builder.getInt1(true), Type::pred);
 }
 
-void FunctionCodegen::tex(Decoded& i) {
+}  // namespace
+
+void tex(Emitter& e, Decoded& i) {
   const bool base = i.take("base"), level = i.take("level"), gradient = i.take("grad");
   const std::string_view geometry = take_geometry(i);
   if (!i.take("v4") && !i.take("v2")) i.fail("expected .v4 or .v2");
@@ -149,21 +152,21 @@ void FunctionCodegen::tex(Decoded& i) {
   if (ptx::bits_of(result) != 32) i.fail("results of this type are not supported");
   if (coordinates != Type::f32 && coordinates != Type::s32) i.fail("coordinates must be .f32 or .s32");
   if (base + level + gradient > 1) i.fail("expected at most one of .base, .level and .grad");
-  Fetch fetch = take_fetch(i, 1, geometry, coordinates);
+  Fetch fetch = take_fetch(e, i, 1, geometry, coordinates);
   if (coordinates == Type::s32) fetch.flags |= flag::kIntegers;
   size_t next = 2;
   if (level) {
     fetch.flags |= flag::kLevel;
-    store_input(fetch, input::kLod, i.operand(next++), coordinates);
+    store_input(e, fetch, input::kLod, i.operand(next++), coordinates);
   } else if (gradient) {
     fetch.flags |= flag::kGradient;
-    store_inputs(i, fetch, input::kDx, i.operand(next++), Type::f32);
-    store_inputs(i, fetch, input::kDy, i.operand(next++), Type::f32);
+    store_inputs(e, i, fetch, input::kDx, i.operand(next++), Type::f32);
+    store_inputs(e, i, fetch, input::kDy, i.operand(next++), Type::f32);
   }
-  finish_fetch(i, fetch, next, result);
+  finish_fetch(e, i, fetch, next, result);
 }
 
-void FunctionCodegen::tld4(Decoded& i) {
+void tld4(Emitter& e, Decoded& i) {
   const std::string_view component = i.take_one({"r", "g", "b", "a"});
   const std::string_view geometry = i.take_one({"2d", "a2d", "cube", "acube"});
   if (component.empty() || geometry.empty()) i.fail("expected a component and a geometry");
@@ -172,14 +175,14 @@ void FunctionCodegen::tld4(Decoded& i) {
   i.done();
   if (ptx::bits_of(result) != 32 || ptx::is_half(result) || coordinates != Type::f32)
     i.fail("these types are not supported");
-  Fetch fetch = take_fetch(i, 1, geometry, coordinates);
+  Fetch fetch = take_fetch(e, i, 1, geometry, coordinates);
   fetch.flags |= flag::kGather | static_cast<uint32_t>(std::string_view("rgba").find(component))
                                      << flag::kComponentShift;
-  finish_fetch(i, fetch, 2, result);
+  finish_fetch(e, i, fetch, 2, result);
 }
 
 // txq and suq.
-void FunctionCodegen::texture_query(Decoded& i) {
+void texture_query(Emitter& e, Decoded& i) {
   const bool level = i.take("level");
   uint32_t query = 0;
   while (query < std::size(kQueries) && !i.take(kQueries[query])) ++query;
@@ -188,70 +191,76 @@ void FunctionCodegen::texture_query(Decoded& i) {
   i.done(level ? 3 : 2);
   const Operand& place = i.operand(1);
   if (place.kind != Operand::Kind::address) i.fail("expected a texture or surface");
-  llvm::Value* lod = level ? read(i, 2, Type::u32) : i32(0);
-  llvm::Value* answer =
-      call_runtime("softgpu_texture_query", b_.getInt32Ty(),
-                   {thread_, texture_value(f_.base(place)), i32(query), lod, i32(i.opcode() == "suq")});
-  write(i.operand(0), convert_bits(answer, m_.ir_type(type), false), type);
+  llvm::Value* lod = level ? e.read(i, 2, Type::u32) : e.i32(0);
+  llvm::Value* answer = e.call_runtime(
+      "softgpu_texture_query", e.builder.getInt32Ty(),
+      {e.thread, texture_value(e, e.source.base(place)), e.i32(query), lod, e.i32(i.opcode() == "suq")});
+  e.write(i.operand(0), e.convert_bits(answer, e.module.ir_type(type), false), type);
 }
 
-uint32_t FunctionCodegen::take_outside(Decoded& i) {
+namespace {
+
+uint32_t take_outside(Emitter&, Decoded& i) {
   const std::string_view word = i.take_one({"trap", "clamp", "zero"});
   return word == "clamp" ? flag::kClamp : word == "zero" ? flag::kZero : flag::kTrap;
 }
 
-void FunctionCodegen::suld(Decoded& i) {
+}  // namespace
+
+void suld(Emitter& e, Decoded& i) {
   if (!i.take("b")) i.fail("only suld.b is supported");
   const std::string_view geometry = take_geometry(i);
   i.take_cache_hints();
   const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : 1;
-  const uint32_t outside = take_outside(i);
+  const uint32_t outside = take_outside(e, i);
   const Type type = i.type();
   i.done(2);
   const uint32_t bytes = ptx::bytes_of(type);
   if (!ptx::is_untyped(type) || bytes * width > 16) i.fail("accesses of this width are not supported");
-  Fetch fetch = take_fetch(i, 1, geometry, Type::s32);
+  Fetch fetch = take_fetch(e, i, 1, geometry, Type::s32);
   std::span<const Operand> targets(&i.operand(0), 1);
   if (i.operand(0).kind == Operand::Kind::vector) targets = i.elements(i.operand(0));
   if (targets.size() != width) i.fail("the vector's width is wrong");
-  llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt64Ty(), 2));
-  call_runtime("softgpu_surface_load", b_.getVoidTy(),
-               {thread_, fetch.texture, i32(fetch.flags | outside | bytes * width << flag::kBytesShift),
-                fetch.in, out});
+  llvm::AllocaInst* out = e.temporary(llvm::ArrayType::get(e.builder.getInt64Ty(), 2));
+  e.call_runtime("softgpu_surface_load", e.builder.getVoidTy(),
+                 {e.thread, fetch.texture, e.i32(fetch.flags | outside | bytes * width << flag::kBytesShift),
+                  fetch.in, out});
   for (uint32_t n = 0; n < width; ++n)
-    write(
+    e.write(
         targets[n],
-        b_.CreateAlignedLoad(m_.ir_type(type),
-                             b_.CreateConstGEP1_64(b_.getInt8Ty(), out, uint64_t{n} * bytes), llvm::Align(1)),
+        e.builder.CreateAlignedLoad(
+            e.module.ir_type(type),
+            e.builder.CreateConstGEP1_64(e.builder.getInt8Ty(), out, uint64_t{n} * bytes), llvm::Align(1)),
         type);
 }
 
-void FunctionCodegen::sust(Decoded& i) {
+void sust(Emitter& e, Decoded& i) {
   const bool plain = i.take("b"), formatted = i.take("p");
   if (plain == formatted) i.fail("expected .b or .p");
   const std::string_view geometry = take_geometry(i);
   i.take_cache_hints();
   const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : 1;
-  const uint32_t outside = take_outside(i);
+  const uint32_t outside = take_outside(e, i);
   const Type type = i.type();
   i.done(2);
   const uint32_t bytes = ptx::bytes_of(type);
   if (bytes * width > 16 || (formatted && bytes != 4)) i.fail("accesses of this width are not supported");
-  Fetch fetch = take_fetch(i, 0, geometry, Type::s32);
+  Fetch fetch = take_fetch(e, i, 0, geometry, Type::s32);
   std::span<const Operand> sources(&i.operand(1), 1);
   if (i.operand(1).kind == Operand::Kind::vector) sources = i.elements(i.operand(1));
   if (sources.size() != width) i.fail("the vector's width is wrong");
-  llvm::AllocaInst* value = temporary(llvm::ArrayType::get(b_.getInt64Ty(), 2));
+  llvm::AllocaInst* value = e.temporary(llvm::ArrayType::get(e.builder.getInt64Ty(), 2));
   for (uint32_t n = 0; n < width; ++n)
-    b_.CreateAlignedStore(convert_bits(read(sources[n], type), m_.int_type(bytes * 8), false),
-                          b_.CreateConstGEP1_64(b_.getInt8Ty(), value, uint64_t{n} * bytes), llvm::Align(1));
+    e.builder.CreateAlignedStore(
+        e.convert_bits(e.read(sources[n], type), e.module.int_type(bytes * 8), false),
+        e.builder.CreateConstGEP1_64(e.builder.getInt8Ty(), value, uint64_t{n} * bytes), llvm::Align(1));
   const uint32_t flags =
       fetch.flags | outside | bytes * width << flag::kBytesShift | (formatted ? flag::kFormatted : 0);
-  call_runtime("softgpu_surface_store", b_.getVoidTy(),
-               {thread_, fetch.texture, i32(flags), fetch.in, value});
+  e.call_runtime("softgpu_surface_store", e.builder.getVoidTy(),
+                 {e.thread, fetch.texture, e.i32(flags), fetch.in, value});
 }
 
-void FunctionCodegen::sured(Decoded& i) {
+void sured(Emitter& e, Decoded& i) {
   const bool plain = i.take("b"), formatted = i.take("p");
   if (plain == formatted) i.fail("expected .b or .p");
   constexpr std::string_view kOperations[] = {"add", "min", "max", "and", "or"};
@@ -260,32 +269,32 @@ void FunctionCodegen::sured(Decoded& i) {
   const auto operation = static_cast<uint32_t>(
       std::find(std::begin(kOperations), std::end(kOperations), name) - std::begin(kOperations));
   const std::string_view geometry = take_geometry(i);
-  const uint32_t outside = take_outside(i);
+  const uint32_t outside = take_outside(e, i);
   const Type type = i.type();
   i.done(2);
   const uint32_t bytes = ptx::bytes_of(type);
   if ((bytes != 4 && bytes != 8) || ptx::is_float(type)) i.fail("reductions of this type are not supported");
-  const Fetch fetch = take_fetch(i, 0, geometry, Type::s32);
+  const Fetch fetch = take_fetch(e, i, 0, geometry, Type::s32);
   const Operand* source = &i.operand(1);
   if (source->kind == Operand::Kind::vector) {
     if (source->count != 1) i.fail("expected one value");
     source = &i.elements(*source)[0];
   }
-  llvm::Value* value = convert_bits(read(*source, type), b_.getInt64Ty(), false);
+  llvm::Value* value = e.convert_bits(e.read(*source, type), e.builder.getInt64Ty(), false);
   const uint32_t flags = fetch.flags | outside | bytes << flag::kBytesShift |
                          operation << flag::kOperationShift | (ptx::is_signed(type) ? flag::kSigned : 0) |
                          (formatted ? flag::kFormatted : 0);
-  call_runtime("softgpu_surface_reduce", b_.getVoidTy(),
-               {thread_, fetch.texture, i32(flags), fetch.in, value});
+  e.call_runtime("softgpu_surface_reduce", e.builder.getVoidTy(),
+                 {e.thread, fetch.texture, e.i32(flags), fetch.in, value});
 }
 
-void FunctionCodegen::istypep(Decoded& i) {
+void istypep(Emitter& e, Decoded& i) {
   const std::string_view kind = i.take_one({"texref", "surfref", "samplerref"});
   if (kind.empty() || kind == "samplerref") i.fail("expected .texref or .surfref");
   i.done(2);
-  llvm::Value* yes = call_runtime("softgpu_is_texture", b_.getInt32Ty(),
-                                  {thread_, texture_value(i.operand(1)), i32(kind == "surfref")});
-  write(i.operand(0), b_.CreateICmpNE(yes, i32(0)), Type::pred);
+  llvm::Value* yes = e.call_runtime("softgpu_is_texture", e.builder.getInt32Ty(),
+                                    {e.thread, texture_value(e, i.operand(1)), e.i32(kind == "surfref")});
+  e.write(i.operand(0), e.builder.CreateICmpNE(yes, e.i32(0)), Type::pred);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen

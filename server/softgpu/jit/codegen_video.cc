@@ -1,8 +1,9 @@
 // Video instructions: scalar ones, whose operands may be parts of registers and which have a secondary
 // operation or a merge; and SIMD ones on four bytes or two 16-bit numbers.
-#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/codegen_compare.h"
+#include "server/softgpu/jit/instructions.h"
 
-namespace gpupool::softgpu {
+namespace gpupool::softgpu::codegen {
 namespace {
 
 struct Part {
@@ -40,52 +41,52 @@ uint32_t selected(Decoded& i, std::string_view name, uint32_t lanes, uint32_t la
   return number;
 }
 
-}  // namespace
-
-llvm::Value* FunctionCodegen::clamp(llvm::Value* value, uint32_t bits, bool is_signed) {
+llvm::Value* clamp(Emitter& e, llvm::Value* value, uint32_t bits, bool is_signed) {
   llvm::Type* type = value->getType();
   const int64_t high = (int64_t{1} << (is_signed ? bits - 1 : bits)) - 1, low = is_signed ? -high - 1 : 0;
-  value = intrinsic(llvm::Intrinsic::smax, {value, llvm::ConstantInt::getSigned(type, low)});
-  return intrinsic(llvm::Intrinsic::smin, {value, llvm::ConstantInt::getSigned(type, high)});
+  value = e.intrinsic(llvm::Intrinsic::smax, {value, llvm::ConstantInt::getSigned(type, low)});
+  return e.intrinsic(llvm::Intrinsic::smin, {value, llvm::ConstantInt::getSigned(type, high)});
 }
 
-llvm::Value* FunctionCodegen::video_operand(Decoded& i, size_t index, Type type, llvm::Type* wide) {
+llvm::Value* video_operand(Emitter& e, Decoded& i, size_t index, Type type, llvm::Type* wide) {
   const Part part = part_of(i, i.operand(index).part);
-  llvm::Value* value = b_.CreateLShr(read(without_part(i.operand(index)), type), part.shift);
-  value = b_.CreateTrunc(value, m_.int_type(part.bits));
-  return ptx::is_signed(type) ? b_.CreateSExt(value, wide) : b_.CreateZExt(value, wide);
+  llvm::Value* value = e.builder.CreateLShr(e.read(without_part(i.operand(index)), type), part.shift);
+  value = e.builder.CreateTrunc(value, e.module.int_type(part.bits));
+  return ptx::is_signed(type) ? e.builder.CreateSExt(value, wide) : e.builder.CreateZExt(value, wide);
 }
 
 // `value` must be wide enough for the result before saturation.
-void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool saturate,
-                                   std::string_view second) {
+void finish_video(Emitter& e, Decoded& i, llvm::Value* value, Type to, bool saturate,
+                  std::string_view second) {
   const Operand& target = i.operand(0);
   const Part part = part_of(i, target.part);
   const bool merges = !target.part.empty();
   i.done(second.empty() && !merges ? 3 : 4);
   if (merges && !second.empty())
     i.fail("a partial destination cannot be combined with a secondary operation");
-  if (saturate) value = clamp(value, part.bits, ptx::is_signed(to));
-  value = b_.CreateTrunc(value, b_.getInt32Ty());
+  if (saturate) value = clamp(e, value, part.bits, ptx::is_signed(to));
+  value = e.builder.CreateTrunc(value, e.builder.getInt32Ty());
   if (merges) {
     const uint32_t mask = ((1u << part.bits) - 1) << part.shift;
-    value = b_.CreateAnd(b_.CreateShl(value, part.shift), i32(mask));
-    value = b_.CreateOr(value, b_.CreateAnd(read(i, 3, Type::u32), i32(~mask)));
+    value = e.builder.CreateAnd(e.builder.CreateShl(value, part.shift), e.i32(mask));
+    value = e.builder.CreateOr(value, e.builder.CreateAnd(e.read(i, 3, Type::u32), e.i32(~mask)));
   } else if (second == "add") {
-    value = b_.CreateAdd(value, read(i, 3, Type::u32));
+    value = e.builder.CreateAdd(value, e.read(i, 3, Type::u32));
   } else if (!second.empty()) {
     const bool is_signed = ptx::is_signed(to), least = second == "min";
-    value = intrinsic(is_signed ? (least ? llvm::Intrinsic::smin : llvm::Intrinsic::smax)
-                                : (least ? llvm::Intrinsic::umin : llvm::Intrinsic::umax),
-                      {value, read(i, 3, Type::u32)});
+    value = e.intrinsic(is_signed ? (least ? llvm::Intrinsic::smin : llvm::Intrinsic::smax)
+                                  : (least ? llvm::Intrinsic::umin : llvm::Intrinsic::umax),
+                        {value, e.read(i, 3, Type::u32)});
   }
-  write(without_part(target), value, Type::u32);
+  e.write(without_part(target), value, Type::u32);
 }
 
-void FunctionCodegen::video(Decoded& i) {
+}  // namespace
+
+void video(Emitter& e, Decoded& i) {
   const std::string_view op = i.opcode().substr(1);
   const bool saturate = i.take("sat");
-  llvm::Type* wide = m_.int_type(128);  // wide enough for products and for shifts by 32
+  llvm::Type* wide = e.module.int_type(128);  // wide enough for products and for shifts by 32
   if (op == "mad") {
     const bool plus_one = i.take("po");
     const std::string_view scale = i.take_one({"shr7", "shr15"});
@@ -93,16 +94,18 @@ void FunctionCodegen::video(Decoded& i) {
     i.done(4);
     expect_words(i, {to, left, right});
     const bool minus = i.operand(1).is_minus != i.operand(2).is_minus;
-    llvm::Value* product = b_.CreateMul(video_operand(i, 1, left, wide), video_operand(i, 2, right, wide));
-    if (minus) product = b_.CreateNeg(product);
+    llvm::Value* product =
+        e.builder.CreateMul(video_operand(e, i, 1, left, wide), video_operand(e, i, 2, right, wide));
+    if (minus) product = e.builder.CreateNeg(product);
     const bool is_signed = ptx::is_signed(left) || ptx::is_signed(right) || minus;
-    llvm::Value* added = read(without_part(i.operand(3)), Type::u32);
-    added = is_signed ? b_.CreateSExt(added, wide) : b_.CreateZExt(added, wide);
-    llvm::Value* value = i.operand(3).is_minus ? b_.CreateSub(product, added) : b_.CreateAdd(product, added);
-    if (plus_one) value = b_.CreateAdd(value, llvm::ConstantInt::get(wide, 1));
-    if (!scale.empty()) value = b_.CreateAShr(value, scale == "shr7" ? 7 : 15);
-    if (saturate) value = clamp(value, 32, ptx::is_signed(to));
-    return write(i.operand(0), b_.CreateTrunc(value, b_.getInt32Ty()), Type::u32);
+    llvm::Value* added = e.read(without_part(i.operand(3)), Type::u32);
+    added = is_signed ? e.builder.CreateSExt(added, wide) : e.builder.CreateZExt(added, wide);
+    llvm::Value* value =
+        i.operand(3).is_minus ? e.builder.CreateSub(product, added) : e.builder.CreateAdd(product, added);
+    if (plus_one) value = e.builder.CreateAdd(value, llvm::ConstantInt::get(wide, 1));
+    if (!scale.empty()) value = e.builder.CreateAShr(value, scale == "shr7" ? 7 : 15);
+    if (saturate) value = clamp(e, value, 32, ptx::is_signed(to));
+    return e.write(i.operand(0), e.builder.CreateTrunc(value, e.builder.getInt32Ty()), Type::u32);
   }
   const bool compares = op == "set", shifts = op == "shl" || op == "shr";
   const std::string_view comparison =
@@ -115,30 +118,30 @@ void FunctionCodegen::video(Decoded& i) {
     i.fail("the comparison or the mode is missing");
   for (const size_t n : {1, 2})
     if (i.operand(n).is_minus) i.fail("only vmad takes negative operands");
-  llvm::Value* a = video_operand(i, 1, left, wide);
-  llvm::Value* b = video_operand(i, 2, right, wide);
+  llvm::Value* a = video_operand(e, i, 1, left, wide);
+  llvm::Value* b = video_operand(e, i, 2, right, wide);
   llvm::Value* value;
   if (shifts) {
     if (mode == "wrap")
-      b = b_.CreateAnd(b, llvm::ConstantInt::get(wide, 31));
+      b = e.builder.CreateAnd(b, llvm::ConstantInt::get(wide, 31));
     else
-      b = intrinsic(llvm::Intrinsic::umin, {b, llvm::ConstantInt::get(wide, 32)});
-    value = op == "shl" ? b_.CreateShl(a, b) : b_.CreateAShr(a, b);
+      b = e.intrinsic(llvm::Intrinsic::umin, {b, llvm::ConstantInt::get(wide, 32)});
+    value = op == "shl" ? e.builder.CreateShl(a, b) : e.builder.CreateAShr(a, b);
   } else if (compares) {
-    value = b_.CreateZExt(compare(i, comparison, Type::s64, a, b), wide);
+    value = e.builder.CreateZExt(compare(e, i, comparison, Type::s64, a, b), wide);
   } else if (op == "add") {
-    value = b_.CreateAdd(a, b);
+    value = e.builder.CreateAdd(a, b);
   } else if (op == "sub") {
-    value = b_.CreateSub(a, b);
+    value = e.builder.CreateSub(a, b);
   } else if (op == "absdiff") {
-    value = intrinsic(llvm::Intrinsic::smax, {b_.CreateSub(a, b), b_.CreateSub(b, a)});
+    value = e.intrinsic(llvm::Intrinsic::smax, {e.builder.CreateSub(a, b), e.builder.CreateSub(b, a)});
   } else {
-    value = intrinsic(op == "min" ? llvm::Intrinsic::smin : llvm::Intrinsic::smax, {a, b});
+    value = e.intrinsic(op == "min" ? llvm::Intrinsic::smin : llvm::Intrinsic::smax, {a, b});
   }
-  finish_video(i, value, to, saturate, second);
+  finish_video(e, i, value, to, saturate, second);
 }
 
-void FunctionCodegen::video_lanes(Decoded& i) {
+void video_lanes(Emitter& e, Decoded& i) {
   const std::string_view op = i.opcode().substr(1, i.opcode().size() - 2);
   const uint32_t lanes = i.opcode().back() == '4' ? 4 : 2, bits = 32 / lanes;
   const bool saturate = i.take("sat"), sums = i.take("add"), compares = op == "set";
@@ -153,17 +156,17 @@ void FunctionCodegen::video_lanes(Decoded& i) {
                         mask.find_first_not_of("0123", 1) != std::string_view::npos ||
                         mask[1] - '0' >= static_cast<int>(lanes)))
     i.fail("invalid lane mask");
-  llvm::Value* sources[] = {read(without_part(i.operand(1)), Type::u32),
-                            read(without_part(i.operand(2)), Type::u32)};
-  llvm::Value* before = read(i, 3, Type::u32);
+  llvm::Value* sources[] = {e.read(without_part(i.operand(1)), Type::u32),
+                            e.read(without_part(i.operand(2)), Type::u32)};
+  llvm::Value* before = e.read(i, 3, Type::u32);
   llvm::Value* result = before;
   // The selectors number the lanes of both registers consecutively.
   auto lane = [&](std::string_view selector, Type type, uint32_t n, uint32_t otherwise) {
     const uint32_t from = selected(i, selector, lanes, n, otherwise);
-    llvm::Value* value =
-        b_.CreateTrunc(b_.CreateLShr(sources[from / lanes], from % lanes * bits), m_.int_type(bits));
-    return ptx::is_signed(type) ? b_.CreateSExt(value, b_.getInt32Ty())
-                                : b_.CreateZExt(value, b_.getInt32Ty());
+    llvm::Value* value = e.builder.CreateTrunc(
+        e.builder.CreateLShr(sources[from / lanes], from % lanes * bits), e.module.int_type(bits));
+    return ptx::is_signed(type) ? e.builder.CreateSExt(value, e.builder.getInt32Ty())
+                                : e.builder.CreateZExt(value, e.builder.getInt32Ty());
   };
   for (uint32_t n = 0; n < lanes; ++n) {
     if (!mask.empty() && mask.find(static_cast<char>('0' + n), 1) == std::string_view::npos) continue;
@@ -171,29 +174,29 @@ void FunctionCodegen::video_lanes(Decoded& i) {
     llvm::Value* y = lane(i.operand(2).part, right, n, lanes + n);
     llvm::Value* value;
     if (op == "add")
-      value = b_.CreateAdd(x, y);
+      value = e.builder.CreateAdd(x, y);
     else if (op == "sub")
-      value = b_.CreateSub(x, y);
+      value = e.builder.CreateSub(x, y);
     else if (op == "avrg")
-      value = b_.CreateAShr(b_.CreateAdd(b_.CreateAdd(x, y), i32(1)), 1);
+      value = e.builder.CreateAShr(e.builder.CreateAdd(e.builder.CreateAdd(x, y), e.i32(1)), 1);
     else if (op == "absdiff")
-      value = intrinsic(llvm::Intrinsic::smax, {b_.CreateSub(x, y), b_.CreateSub(y, x)});
+      value = e.intrinsic(llvm::Intrinsic::smax, {e.builder.CreateSub(x, y), e.builder.CreateSub(y, x)});
     else if (op == "min")
-      value = intrinsic(llvm::Intrinsic::smin, {x, y});
+      value = e.intrinsic(llvm::Intrinsic::smin, {x, y});
     else if (op == "max")
-      value = intrinsic(llvm::Intrinsic::smax, {x, y});
+      value = e.intrinsic(llvm::Intrinsic::smax, {x, y});
     else
-      value = b_.CreateZExt(compare(i, comparison, Type::s32, x, y), b_.getInt32Ty());
-    if (saturate) value = clamp(value, bits, ptx::is_signed(to));
+      value = e.builder.CreateZExt(compare(e, i, comparison, Type::s32, x, y), e.builder.getInt32Ty());
+    if (saturate) value = clamp(e, value, bits, ptx::is_signed(to));
     if (sums) {
-      result = b_.CreateAdd(result, value);
+      result = e.builder.CreateAdd(result, value);
       continue;
     }
     const uint32_t place = (lanes == 4 ? 0xFFu : 0xFFFFu) << n * bits;
-    result = b_.CreateOr(b_.CreateAnd(result, i32(~place)),
-                         b_.CreateAnd(b_.CreateShl(value, n * bits), i32(place)));
+    result = e.builder.CreateOr(e.builder.CreateAnd(result, e.i32(~place)),
+                                e.builder.CreateAnd(e.builder.CreateShl(value, n * bits), e.i32(place)));
   }
-  write(without_part(i.operand(0)), result, Type::u32);
+  e.write(without_part(i.operand(0)), result, Type::u32);
 }
 
-}  // namespace gpupool::softgpu
+}  // namespace gpupool::softgpu::codegen
