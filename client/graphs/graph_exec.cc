@@ -321,4 +321,8 @@ CUresult GraphDescription::send(uint64_t handle) const {
   return CUDA_SUCCESS;
 }
 
+GraphExec* find_exec(CUgraphExec handle) {
+  return handles().find_as<GraphExec>(Kind::graph_exec, cuda::handle_bits(handle));
+}
+
 }  // namespace gpupool::client

@@ -87,4 +87,7 @@ uint64_t mint_graph_number(Session& session);
 CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session,
                     GraphExec::Node& described);
 
+// Requires graph_mutex(). Returns null if there is no such executable graph.
+GraphExec* find_exec(CUgraphExec handle);
+
 }  // namespace gpupool::client
