@@ -139,26 +139,14 @@ CUresult make_part(CallTarget& target, uint64_t whole, unsigned number, const CU
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuArrayCreate(CUarray* array, const CUDA_ARRAY_DESCRIPTOR_v1* shape) {
-  return create_as(array, shape);
-}
 CUDA_EXPORT CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape) {
-  return create_as(array, shape);
-}
-CUDA_EXPORT CUresult cuArray3DCreate(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR_v1* shape) {
   return create_as(array, shape);
 }
 CUDA_EXPORT CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   return create_as(array, shape);
 }
 
-CUDA_EXPORT CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* shape, CUarray array) {
-  return describe(shape, array);
-}
 CUDA_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* shape, CUarray array) {
-  return describe(shape, array);
-}
-CUDA_EXPORT CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* shape, CUarray array) {
   return describe(shape, array);
 }
 CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray array) {

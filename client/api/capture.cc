@@ -96,9 +96,8 @@ CUresult end(CUstream given, CUgraph* graph) {
   });
 }
 
-CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr,
-              CUgraph* graph = nullptr, const CUgraphNode** dependencies = nullptr,
-              const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
+CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+              const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
   return on_stream(given, [&](Context& context, CUstream stream) -> CUresult {
     if (!status || (edges && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     if (!stream && capture::joins_null_stream(context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -156,12 +155,8 @@ CUresult update_dependencies(CUstream given, CUgraphNode* handles, const CUgraph
   }
 #define STREAM_ARGUMENTS(...) __VA_OPT__(, ) __VA_ARGS__
 
-ON_STREAM(cuStreamBeginCapture, (), (), begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL))
 ON_STREAM(cuStreamBeginCapture_v2, (CUstreamCaptureMode mode), (mode), begin(stream, mode))
 ON_STREAM(cuStreamEndCapture, (CUgraph * graph), (graph), end(stream, graph))
-ON_STREAM(cuStreamIsCapturing, (CUstreamCaptureStatus * status), (status), info(stream, status))
-ON_STREAM(cuStreamGetCaptureInfo, (CUstreamCaptureStatus * status, cuuint64_t* id), (status, id),
-          info(stream, status, id))
 ON_STREAM(cuStreamGetCaptureInfo_v2,
           (CUstreamCaptureStatus * status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
            size_t* count),

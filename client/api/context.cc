@@ -197,10 +197,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   });
 }
 
-CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return cuDevicePrimaryCtxRelease_v2(device);
-}
-
 CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return guarded([&] {
     Session* session = nullptr;
@@ -208,10 +204,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     const CUresult result = find_primary(device, &session, &context);
     return result == CUDA_SUCCESS ? reset_primary(*session, *context) : result;
   });
-}
-
-CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-  return cuDevicePrimaryCtxReset_v2(device);
 }
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
@@ -222,10 +214,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int
   std::lock_guard lock(context->mutex);
   context->flags = flags;
   return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
-  return cuDevicePrimaryCtxSetFlags_v2(device, flags);
 }
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {

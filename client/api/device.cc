@@ -63,10 +63,6 @@ CUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) {
-  return cuDeviceGetUuid(uuid, ordinal);
-}
-
 // LUIDs exist only with Windows drivers.
 CUDA_EXPORT CUresult cuDeviceGetLuid(char* luid, unsigned int* node_mask, CUdevice ordinal) {
   const Device* device = nullptr;

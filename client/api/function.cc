@@ -234,13 +234,6 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, in
   });
 }
 
-CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* best_block, CUfunction function,
-                                                      CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
-                                                      int block_limit) {
-  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, function, shared_of_block,
-                                                   shared_bytes, block_limit, 0);
-}
-
 namespace {
 
 // Asks about the device of the given stream, or of the current context.

@@ -260,10 +260,6 @@ CUDA_EXPORT CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgrap
   if (log && size != 0) *log = '\0';
   return instantiate(exec, graph, 0, error_node, nullptr);
 }
-CUDA_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node,
-                                           char* log, size_t size) {
-  return cuGraphInstantiate(exec, graph, error_node, log, size);
-}
 #if CUDA_VERSION >= 12000
 CUDA_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
                                                   CUDA_GRAPH_INSTANTIATE_PARAMS* params) {

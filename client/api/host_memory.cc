@@ -90,10 +90,6 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
   });
 }
 
-CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
-  return cuMemHostAlloc(memory, bytes, 0);
-}
-
 CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;

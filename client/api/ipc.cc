@@ -83,9 +83,6 @@ CUDA_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
     return open_shared(*session, name, address);
   });
 }
-CUDA_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
-  return cuIpcOpenMemHandle_v2(address, handle, flags);
-}
 
 CUDA_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return guarded([&]() -> CUresult {

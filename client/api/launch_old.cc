@@ -84,12 +84,6 @@ CUDA_EXPORT CUresult cuParamSetf(CUfunction function, int offset, float value) {
 CUDA_EXPORT CUresult cuParamSetv(CUfunction function, int offset, void* value, unsigned int bytes) {
   return set_parameter(function, offset, value, bytes);
 }
-CUDA_EXPORT CUresult cuLaunch(CUfunction function) {
-  return launch(function, 1, 1, nullptr);
-}
-CUDA_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) {
-  return launch(function, width, height, nullptr);
-}
 CUDA_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
   return launch(function, width, height, stream);
 }

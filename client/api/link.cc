@@ -140,28 +140,15 @@ CUDA_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, 
                                      CUlinkState* state) {
   return create({count, options, values}, state);
 }
-CUDA_EXPORT CUresult cuLinkCreate(unsigned int count, CUjit_option* options, void** values,
-                                  CUlinkState* state) {
-  return create({count, options, values}, state);
-}
 
 CUDA_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size,
                                       const char* name, unsigned int count, CUjit_option* options,
                                       void** values) {
   return add(state, type, data, size, name, {count, options, values});
 }
-CUDA_EXPORT CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size,
-                                   const char* name, unsigned int count, CUjit_option* options,
-                                   void** values) {
-  return add(state, type, data, size, name, {count, options, values});
-}
 
 CUDA_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path,
                                       unsigned int count, CUjit_option* options, void** values) {
-  return add_file(state, type, path, {count, options, values});
-}
-CUDA_EXPORT CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
-                                   unsigned int count, CUjit_option* options, void** values) {
   return add_file(state, type, path, {count, options, values});
 }
 

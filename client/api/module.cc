@@ -44,17 +44,9 @@ uint64_t library_behind(CUmodule module) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return load_module(module, image, {});
-}
-
 CUDA_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                         CUjit_option* options, void** values) {
   return load_module(module, image, {count, options, values});
-}
-
-CUDA_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  return load_module(module, image, {});
 }
 
 CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {

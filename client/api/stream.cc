@@ -287,10 +287,6 @@ CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr addr
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
-  return create(stream, flags, 0);
-}
-
 CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
   return create(stream, flags, priority);
 }
@@ -314,26 +310,21 @@ CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) {
   return cuStreamQuery(or_per_thread(stream));
 }
 
-// The first versions behave the same.
-#define MEMORY_OPERATION(function, type, bits)                \
-  MEMORY_OPERATION_NAMED(function, function##_v2, type, bits) \
-  MEMORY_OPERATION_NAMED(function##_v2, function##_v2, type, bits)
-#define MEMORY_OPERATION_NAMED(function, row, type, bits)                                            \
+#define MEMORY_OPERATION(function, type, bits)                                            \
   CUDA_EXPORT CUresult function(CUstream stream, CUdeviceptr address, cuuint##bits##_t value,        \
                                 unsigned int flags) {                                                \
     const CUstreamBatchMemOpParams made = operation(type, address, value, flags);                    \
-    return memory_operations<rows::row>(stream, &made, 1, address, value, flags);                    \
+    return memory_operations<rows::function>(stream, &made, 1, address, value, flags);                    \
   }                                                                                                  \
   CUDA_EXPORT CUresult function##_ptsz(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, \
                                        unsigned int flags) {                                         \
     return function(or_per_thread(stream), address, value, flags);                                   \
   }
-MEMORY_OPERATION(cuStreamWaitValue32, CU_STREAM_MEM_OP_WAIT_VALUE_32, 32)
-MEMORY_OPERATION(cuStreamWaitValue64, CU_STREAM_MEM_OP_WAIT_VALUE_64, 64)
-MEMORY_OPERATION(cuStreamWriteValue32, CU_STREAM_MEM_OP_WRITE_VALUE_32, 32)
-MEMORY_OPERATION(cuStreamWriteValue64, CU_STREAM_MEM_OP_WRITE_VALUE_64, 64)
+MEMORY_OPERATION(cuStreamWaitValue32_v2, CU_STREAM_MEM_OP_WAIT_VALUE_32, 32)
+MEMORY_OPERATION(cuStreamWaitValue64_v2, CU_STREAM_MEM_OP_WAIT_VALUE_64, 64)
+MEMORY_OPERATION(cuStreamWriteValue32_v2, CU_STREAM_MEM_OP_WRITE_VALUE_32, 32)
+MEMORY_OPERATION(cuStreamWriteValue64_v2, CU_STREAM_MEM_OP_WRITE_VALUE_64, 64)
 #undef MEMORY_OPERATION
-#undef MEMORY_OPERATION_NAMED
 
 CUDA_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                            CUstreamBatchMemOpParams* operations, unsigned int flags) {
@@ -341,15 +332,6 @@ CUDA_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
 }
 CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
                                                 CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
-}
-
-CUDA_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
-                                        CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  return cuStreamBatchMemOp_v2(stream, count, operations, flags);
-}
-CUDA_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
-                                             CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
 }
 

@@ -94,16 +94,6 @@ CUresult get_bound(Handle* answer, Reference* reference, uint64_t Reference::*wh
   return CUDA_SUCCESS;
 }
 
-CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
-  return record_binding(rows::cuTexRefSetAddress_v2::forward(offset, reference, address, bytes),
-                        find(reference), 0, 0);
-}
-CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address,
-                   size_t pitch) {
-  return record_binding(rows::cuTexRefSetAddress2D_v3::forward(reference, shape, address, pitch),
-                        find(reference), 0, 0);
-}
-
 }  // namespace
 
 CUDA_EXPORT CUresult cuModuleGetTexRef(CUtexref* reference, CUmodule module, const char* name) {
@@ -156,30 +146,15 @@ CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedAr
   return record_binding(rows::cuTexRefSetMipmappedArray::forward(reference, array, flags), find(reference), 0,
                         cuda::handle_bits(array));
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address,
-                                        unsigned int bytes) {
-  size_t wide = 0;
-  const CUresult result = bind_memory(offset ? &wide : nullptr, reference, address, bytes);
-  if (result == CUDA_SUCCESS && offset) *offset = static_cast<unsigned>(wide);
-  return result;
-}
 CUDA_EXPORT CUresult cuTexRefSetAddress_v2(size_t* offset, CUtexref reference, CUdeviceptr address,
                                            size_t bytes) {
-  return bind_memory(offset, reference, address, bytes);
-}
-CUDA_EXPORT CUresult cuTexRefSetAddress2D(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1* shape,
-                                          CUdeviceptr_v1 address, unsigned int pitch) {
-  if (!shape) return bind_rows(reference, nullptr, address, pitch);
-  const CUDA_ARRAY_DESCRIPTOR wide{shape->Width, shape->Height, shape->Format, shape->NumChannels};
-  return bind_rows(reference, &wide, address, pitch);
-}
-CUDA_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
-                                             CUdeviceptr address, size_t pitch) {
-  return bind_rows(reference, shape, address, pitch);
+  return record_binding(rows::cuTexRefSetAddress_v2::forward(offset, reference, address, bytes),
+                        find(reference), 0, 0);
 }
 CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
                                              CUdeviceptr address, size_t pitch) {
-  return bind_rows(reference, shape, address, pitch);
+  return record_binding(rows::cuTexRefSetAddress2D_v3::forward(reference, shape, address, pitch),
+                        find(reference), 0, 0);
 }
 CUDA_EXPORT CUresult cuTexRefGetAddress(CUdeviceptr_v1* address, CUtexref reference) {
   CUdeviceptr wide = 0;

@@ -27,6 +27,11 @@ __attribute__((visibility("hidden"))) CUresult gpupool_cuda_unsupported(uint32_t
 inline CUstream or_per_thread(CUstream stream) {
   return stream ? stream : CU_STREAM_PER_THREAD;
 }
+// For lists of arguments: those that are no streams stay.
+template <class T>
+T or_per_thread(T argument) {
+  return argument;
+}
 
 namespace gpupool::cuda {
 

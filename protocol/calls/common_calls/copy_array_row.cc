@@ -1,94 +1,78 @@
-// Copies of one row from or to an array, with their first versions and per-thread variants. Each is a copy of
-// a rectangle of height 1.
-#include "protocol/driver/exports.h"
+// Copies of one row from or to an array (CUDA_ROW_COPY of calls.def), with their per-thread variants. Each is
+// a copy of a rectangle of height 1. The types of a function's parameters say what it copies: the destination
+// and the source, each an array and an offset in bytes, a device address, or a pointer of the program; then
+// the number of bytes, and the stream of an asynchronous copy.
+#include <tuple>
+
+#include "protocol/driver/export_function.h"
 
 namespace {
 
-// One end of a copy; `offset` is in bytes.
-struct End {
-  CUmemorytype type;
-  const void* host;
-  CUdeviceptr device;
-  CUarray array;
-  size_t offset;
-};
-End in(CUarray array, size_t offset) {
-  return {CU_MEMORYTYPE_ARRAY, nullptr, 0, array, offset};
-}
-End at(CUdeviceptr address) {
-  return {CU_MEMORYTYPE_DEVICE, nullptr, address, nullptr, 0};
-}
-End at(const void* host) {
-  return {CU_MEMORYTYPE_HOST, host, 0, nullptr, 0};
-}
+template <class Function>
+struct RowCopy;
 
-struct Row : CUDA_MEMCPY2D {
-  Row(const End& to, const End& from, size_t bytes) : CUDA_MEMCPY2D{} {
-    srcXInBytes = from.offset;
-    srcMemoryType = from.type;
-    srcHost = from.host;
-    srcDevice = from.device;
-    srcArray = from.array;
-    dstXInBytes = to.offset;
-    dstMemoryType = to.type;
-    dstHost = const_cast<void*>(to.host);
-    dstDevice = to.device;
-    dstArray = to.array;
-    WidthInBytes = bytes;
-    Height = 1;
+template <class... A>
+struct RowCopy<CUresult (*)(A...)> {
+  static CUresult call(A... given) { return copy(false, given...); }
+  static CUresult call_per_thread(A... given) { return copy(true, given...); }
+
+ private:
+  template <size_t I>
+  using Type = std::tuple_element_t<I, std::tuple<A...>>;
+  template <size_t I>
+  static constexpr size_t kWidth = std::is_same_v<Type<I>, CUarray> ? 2 : 1;
+  static constexpr size_t kFrom = kWidth<0>, kBytes = kFrom + kWidth<kFrom>;
+  static constexpr bool kAsync = kBytes + 1 < sizeof...(A);
+
+  static CUresult copy(bool per_thread, A... given) {
+    const std::tuple<A...> arguments(given...);
+    CUDA_MEMCPY2D row{};
+    row.WidthInBytes = std::get<kBytes>(arguments);
+    row.Height = 1;
+    if constexpr (kWidth<0> == 2) {
+      row.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+      row.dstArray = std::get<0>(arguments);
+      row.dstXInBytes = std::get<1>(arguments);
+    } else if constexpr (std::is_same_v<Type<0>, CUdeviceptr>) {
+      row.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+      row.dstDevice = std::get<0>(arguments);
+    } else {
+      row.dstMemoryType = CU_MEMORYTYPE_HOST;
+      row.dstHost = std::get<0>(arguments);
+    }
+    if constexpr (kWidth<kFrom> == 2) {
+      row.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+      row.srcArray = std::get<kFrom>(arguments);
+      row.srcXInBytes = std::get<kFrom + 1>(arguments);
+    } else if constexpr (std::is_same_v<Type<kFrom>, CUdeviceptr>) {
+      row.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+      row.srcDevice = std::get<kFrom>(arguments);
+    } else {
+      row.srcMemoryType = CU_MEMORYTYPE_HOST;
+      row.srcHost = std::get<kFrom>(arguments);
+    }
+    if constexpr (kAsync) {
+      const CUstream stream = std::get<kBytes + 1>(arguments);
+      return per_thread ? cuMemcpy2DAsync_v2_ptsz(&row, stream) : cuMemcpy2DAsync_v2(&row, stream);
+    } else {
+      return per_thread ? cuMemcpy2D_v2_ptds(&row) : cuMemcpy2D_v2(&row);
+    }
   }
 };
 
 }  // namespace
 
-// Define the first version of a copy, the current one, and its per-thread variant.
-#define COPY(name, old_parameters, parameters, to, from) \
-  CUDA_EXPORT CUresult name old_parameters {             \
-    const Row row(to, from, bytes);                      \
-    return cuMemcpy2D_v2(&row);                          \
-  }                                                      \
-  CUDA_EXPORT CUresult name##_v2 parameters {            \
-    const Row row(to, from, bytes);                      \
-    return cuMemcpy2D_v2(&row);                          \
-  }                                                      \
-  CUDA_EXPORT CUresult name##_v2_ptds parameters {       \
-    const Row row(to, from, bytes);                      \
-    return cuMemcpy2D_v2_ptds(&row);                     \
-  }
-#define ASYNC_COPY(name, old_parameters, parameters, to, from) \
-  CUDA_EXPORT CUresult name old_parameters {                   \
-    const Row row(to, from, bytes);                            \
-    return cuMemcpy2DAsync_v2(&row, stream);                   \
-  }                                                            \
-  CUDA_EXPORT CUresult name##_v2 parameters {                  \
-    const Row row(to, from, bytes);                            \
-    return cuMemcpy2DAsync_v2(&row, stream);                   \
-  }                                                            \
-  CUDA_EXPORT CUresult name##_v2_ptsz parameters {             \
-    const Row row(to, from, bytes);                            \
-    return cuMemcpy2DAsync_v2_ptsz(&row, stream);              \
-  }
+#define CUDA_ROW_COPY(name)                                       \
+  GPUPOOL_EXPORT_FUNCTION(name, RowCopy<decltype(&::name)>::call) \
+  GPUPOOL_EXPORT_FUNCTION(name##_ptds, RowCopy<decltype(&::name)>::call_per_thread)
+#define CUDA_ROW_COPY_ASYNC(name)                                 \
+  GPUPOOL_EXPORT_FUNCTION(name, RowCopy<decltype(&::name)>::call) \
+  GPUPOOL_EXPORT_FUNCTION(name##_ptsz, RowCopy<decltype(&::name)>::call_per_thread)
 
-COPY(cuMemcpyHtoA, (CUarray array, unsigned int offset, const void* host, unsigned int bytes),
-     (CUarray array, size_t offset, const void* host, size_t bytes), in(array, offset), at(host))
-COPY(cuMemcpyAtoH, (void* host, CUarray array, unsigned int offset, unsigned int bytes),
-     (void* host, CUarray array, size_t offset, size_t bytes), at(host), in(array, offset))
-COPY(cuMemcpyDtoA, (CUarray array, unsigned int offset, CUdeviceptr_v1 device, unsigned int bytes),
-     (CUarray array, size_t offset, CUdeviceptr device, size_t bytes), in(array, offset),
-     at(CUdeviceptr{device}))
-COPY(cuMemcpyAtoD, (CUdeviceptr_v1 device, CUarray array, unsigned int offset, unsigned int bytes),
-     (CUdeviceptr device, CUarray array, size_t offset, size_t bytes), at(CUdeviceptr{device}),
-     in(array, offset))
-COPY(cuMemcpyAtoA,
-     (CUarray target, unsigned int target_offset, CUarray source, unsigned int source_offset,
-      unsigned int bytes),
-     (CUarray target, size_t target_offset, CUarray source, size_t source_offset, size_t bytes),
-     in(target, target_offset), in(source, source_offset))
-ASYNC_COPY(cuMemcpyHtoAAsync,
-           (CUarray array, unsigned int offset, const void* host, unsigned int bytes, CUstream stream),
-           (CUarray array, size_t offset, const void* host, size_t bytes, CUstream stream), in(array, offset),
-           at(host))
-ASYNC_COPY(cuMemcpyAtoHAsync,
-           (void* host, CUarray array, unsigned int offset, unsigned int bytes, CUstream stream),
-           (void* host, CUarray array, size_t offset, size_t bytes, CUstream stream), at(host),
-           in(array, offset))
+#define CUDA_CALL(...)
+#define CUDA_CALL_CUSTOM_EXPORT(...)
+#define CUDA_BY_HAND(name)
+#include "protocol/calls/calls.def"
+#undef CUDA_CALL
+#undef CUDA_CALL_CUSTOM_EXPORT
+#undef CUDA_BY_HAND

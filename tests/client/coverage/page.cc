@@ -26,6 +26,7 @@ constexpr Symbol kSymbols[] = {
 struct Named {
   const char* name;
   const char* text;
+  bool older = false;  // counts only if calls.def has no other version of the function
 };
 constexpr const char* mode_text(std::string_view mode) {
   return mode.starts_with("async") ? "row, queued" : "row, waits for the answer";
@@ -34,6 +35,11 @@ constexpr Named kRows[] = {
 #define CUDA_CALL(id, name, mode, ...) {#name, mode_text(#mode)},
 #define CUDA_CALL_CUSTOM_EXPORT(id, name, mode, ...) {#name, "by hand, with a row"},
 #define CUDA_BY_HAND(name) {#name, "by hand"},
+#define CUDA_OLDER(name, newer, ...) {#name, "calls `" #newer "`", true},
+#define CUDA_OLDER_ON_STREAM CUDA_OLDER
+#define CUDA_OLDER_ALLOCATION CUDA_OLDER
+#define CUDA_ROW_COPY(name) {#name, "calls `cuMemcpy2D`"},
+#define CUDA_ROW_COPY_ASYNC(name) {#name, "calls `cuMemcpy2DAsync`"},
 #include "protocol/calls/calls.def"
 #undef CUDA_CALL
 #undef CUDA_CALL_CUSTOM_EXPORT
@@ -167,7 +173,7 @@ std::vector<DeclaredFunction> declared_functions() {
   };
   for (const Named& row : kRows) {
     DeclaredFunction& function = find("calls.def", row.name);
-    function.how = row.text;
+    if (!row.older || function.how.empty()) function.how = row.text;
     function.state = State::works;
   }
   for (const Limit& limit : kLimits) {

@@ -65,15 +65,7 @@ CUresult no_answer(const void* answer, Handle handle) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuArrayCreate(CUarray* array, const CUDA_ARRAY_DESCRIPTOR_v1* wanted) {
-  if (wanted == nullptr) return cuArray3DCreate_v2(array, nullptr);
-  return create(array, widened<CUDA_ARRAY3D_DESCRIPTOR>(*wanted));
-}
 CUDA_EXPORT CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* wanted) {
-  if (wanted == nullptr) return cuArray3DCreate_v2(array, nullptr);
-  return create(array, widened<CUDA_ARRAY3D_DESCRIPTOR>(*wanted));
-}
-CUDA_EXPORT CUresult cuArray3DCreate(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR_v1* wanted) {
   if (wanted == nullptr) return cuArray3DCreate_v2(array, nullptr);
   return create(array, widened<CUDA_ARRAY3D_DESCRIPTOR>(*wanted));
 }
@@ -82,13 +74,7 @@ CUDA_EXPORT CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCR
   return create(array, *wanted);
 }
 
-CUDA_EXPORT CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* descriptor, CUarray array) {
-  return describe(descriptor, array);
-}
 CUDA_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* descriptor, CUarray array) {
-  return describe(descriptor, array);
-}
-CUDA_EXPORT CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* descriptor, CUarray array) {
   return describe(descriptor, array);
 }
 CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) {

@@ -62,9 +62,8 @@ CUresult add_dependencies(const Graph& graph, const CUgraphNode* handles, const 
   return CUDA_SUCCESS;
 }
 
-CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr,
-                      CUgraph* graph = nullptr, const CUgraphNode** dependencies = nullptr,
-                      const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
+CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                      const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
   return call_on_stream(handle, [&](Stream& stream) {
     if (status == nullptr || (edges != nullptr && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard guard(graph_mutex());
@@ -122,9 +121,6 @@ CUDA_EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMod
     return result;
   });
 }
-CUDA_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
-  return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
 
 #if CUDA_VERSION >= 12030
 CUDA_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle,
@@ -171,12 +167,6 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   });
 }
 
-CUDA_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  return capture_info(stream, status);
-}
-CUDA_EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
-  return capture_info(stream, status, id);
-}
 CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                                CUgraph* graph, const CUgraphNode** dependencies,
                                                size_t* count) {

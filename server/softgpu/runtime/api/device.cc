@@ -53,9 +53,6 @@ CUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice index) {
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice index) {
-  return cuDeviceGetUuid(uuid, index);
-}
 
 CUDA_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice index) {
   return call_on_device(index, [&](Device& device) {

@@ -165,11 +165,6 @@ CUDA_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfu
   });
 }
 
-CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction function,
-                                                      CUoccupancyB2DSize shared_of, size_t shared,
-                                                      int limit) {
-  return potential_block(grid, block, function, shared_of, shared, limit);
-}
 CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunction function,
                                                                CUoccupancyB2DSize shared_of, size_t shared,
                                                                int limit, unsigned int flags) {

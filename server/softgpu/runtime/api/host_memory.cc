@@ -42,10 +42,6 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned int fl
   });
 }
 
-CUDA_EXPORT CUresult cuMemAllocHost_v2(void** pointer, size_t size) {
-  return cuMemHostAlloc(pointer, size, 0);
-}
-
 namespace {
 Ref<Context> owner_of(const void* pointer) {
   const auto range = runtime().memory().find(address_of(pointer));

@@ -152,9 +152,6 @@ CUDA_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
-  return cuIpcOpenMemHandle_v2(address, handle, flags);
-}
 
 CUDA_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return call_in_context([&](Context& context) {

@@ -334,12 +334,6 @@ CUDA_EXPORT CUresult cuParamSetf(CUfunction function, int offset, float value) {
 CUDA_EXPORT CUresult cuParamSetv(CUfunction function, int offset, void* value, unsigned int bytes) {
   return set_old_parameter(function, offset, value, bytes);
 }
-CUDA_EXPORT CUresult cuLaunch(CUfunction function) {
-  return launch_old(function, 1, 1, nullptr);
-}
-CUDA_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) {
-  return launch_old(function, width, height, nullptr);
-}
 CUDA_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
   return launch_old(function, width, height, stream);
 }

@@ -108,24 +108,12 @@ CUDA_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, 
                                      CUlinkState* state) {
   return create(count, options, values, state);
 }
-CUDA_EXPORT CUresult cuLinkCreate(unsigned int count, CUjit_option* options, void** values,
-                                  CUlinkState* state) {
-  return create(count, options, values, state);
-}
 CUDA_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size,
                                       const char*, unsigned int, CUjit_option*, void**) {
   return add_data(state, type, data, size);
 }
-CUDA_EXPORT CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size,
-                                   const char*, unsigned int, CUjit_option*, void**) {
-  return add_data(state, type, data, size);
-}
 CUDA_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int,
                                       CUjit_option*, void**) {
-  return add_file(state, type, path);
-}
-CUDA_EXPORT CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int,
-                                   CUjit_option*, void**) {
   return add_file(state, type, path);
 }
 

@@ -34,15 +34,9 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return load(module, image, JitOptions(0, nullptr, nullptr));
-}
 CUDA_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                         CUjit_option* options, void** values) {
   return load(module, image, JitOptions(count, options, values));
-}
-CUDA_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  return load(module, image, JitOptions(0, nullptr, nullptr));
 }
 CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
   return call([&] {

@@ -168,16 +168,9 @@ CUDA_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr d
                                                  unsigned int flags) {
   return cuStreamAttachMemAsync(or_per_thread(hStream), dptr, length, flags);
 }
-CUDA_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
-                                             CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return per_thread(cuStreamBatchMemOp, stream, count, paramArray, flags);
-}
 CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
                                                 CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return per_thread(cuStreamBatchMemOp_v2, stream, count, paramArray, flags);
-}
-CUDA_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream hStream) {
-  return per_thread(cuStreamBeginCapture, hStream);
 }
 CUDA_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
   return per_thread(cuStreamBeginCapture_v2, hStream, mode);
@@ -191,10 +184,6 @@ CUDA_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph)
 CUDA_EXPORT CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
                                                CUstreamAttrValue* value_out) {
   return per_thread(cuStreamGetAttribute, hStream, attr, value_out);
-}
-CUDA_EXPORT CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
-                                                 cuuint64_t* id_out) {
-  return per_thread(cuStreamGetCaptureInfo, hStream, captureStatus_out, id_out);
 }
 CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream,
                                                     CUstreamCaptureStatus* captureStatus_out,
@@ -213,9 +202,6 @@ CUDA_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* flags
 CUDA_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream hStream, int* priority) {
   return per_thread(cuStreamGetPriority, hStream, priority);
 }
-CUDA_EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
-  return per_thread(cuStreamIsCapturing, hStream, captureStatus);
-}
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream hStream) {
   return per_thread(cuStreamQuery, hStream);
 }
@@ -233,33 +219,17 @@ CUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CU
 CUDA_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
   return per_thread(cuStreamWaitEvent, hStream, hEvent, Flags);
 }
-CUDA_EXPORT CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                              unsigned int flags) {
-  return per_thread(cuStreamWaitValue32, stream, addr, value, flags);
-}
 CUDA_EXPORT CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                                  unsigned int flags) {
   return per_thread(cuStreamWaitValue32_v2, stream, addr, value, flags);
-}
-CUDA_EXPORT CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                              unsigned int flags) {
-  return per_thread(cuStreamWaitValue64, stream, addr, value, flags);
 }
 CUDA_EXPORT CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                                  unsigned int flags) {
   return per_thread(cuStreamWaitValue64_v2, stream, addr, value, flags);
 }
-CUDA_EXPORT CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                               unsigned int flags) {
-  return per_thread(cuStreamWriteValue32, stream, addr, value, flags);
-}
 CUDA_EXPORT CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                                   unsigned int flags) {
   return per_thread(cuStreamWriteValue32_v2, stream, addr, value, flags);
-}
-CUDA_EXPORT CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                               unsigned int flags) {
-  return per_thread(cuStreamWriteValue64, stream, addr, value, flags);
 }
 CUDA_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                                   unsigned int flags) {

@@ -37,9 +37,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice index) {
     return release_primary(*device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   });
 }
-CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice index) {
-  return cuDevicePrimaryCtxRelease_v2(index);
-}
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice index) {
   return call_on_primary(index, [](Device&, Context& context) {
@@ -48,9 +45,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice index) {
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice index) {
-  return cuDevicePrimaryCtxReset_v2(index);
-}
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice index, unsigned int flags) {
   return call_on_primary(index, [&](Device&, Context& context) {
@@ -58,9 +52,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice index, unsigned int 
     context.set_flags(flags);
     return CUDA_SUCCESS;
   });
-}
-CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice index, unsigned int flags) {
-  return cuDevicePrimaryCtxSetFlags_v2(index, flags);
 }
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned int* flags, int* active) {

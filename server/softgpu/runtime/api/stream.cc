@@ -59,10 +59,6 @@ CUresult call_about_stream(CUstream handle, const Body& body) noexcept {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
-  return create(stream, flags, 0);
-}
-
 CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
   return create(stream, flags, priority);
 }

@@ -103,26 +103,6 @@ CUresult gpupool::softgpu::api::make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAM
   return result;
 }
 
-CUDA_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                         unsigned int flags) {
-  return enqueue_word(stream, address, value, false, flags, false);
-}
-CUDA_EXPORT CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                                         unsigned int flags) {
-  return enqueue_word(stream, address, value, true, flags, false);
-}
-CUDA_EXPORT CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                          unsigned int flags) {
-  return enqueue_word(stream, address, value, false, flags, true);
-}
-CUDA_EXPORT CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                                          unsigned int flags) {
-  return enqueue_word(stream, address, value, true, flags, true);
-}
-CUDA_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
-                                        CUstreamBatchMemOpParams* parameters, unsigned int flags) {
-  return enqueue_batch(stream, count, parameters, flags);
-}
 CUDA_EXPORT CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                             unsigned int flags) {
   return enqueue_word(stream, address, value, false, flags, false);

@@ -39,36 +39,6 @@ bool filter(CUfilter_mode mode) {
   return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR;
 }
 
-CUresult bind_memory(size_t* offset, CUtexref handle, CUdeviceptr address, size_t bytes) {
-  return with(handle, [&](TextureReference& reference) {
-    const uint64_t beyond = address % limits::kTextureAlignment;
-    if (offset == nullptr && beyond != 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = reference.set([&](Settings& s) {
-      s.binding = {};
-      if (address == 0) return;
-      s.binding.kind = Binding::Kind::linear;
-      s.binding.address = address - beyond;
-      s.binding.bytes = bytes + beyond;
-    });
-    if (result == CUDA_SUCCESS && offset != nullptr) *offset = beyond;
-    return result;
-  });
-}
-
-template <class Descriptor>
-CUresult bind_rows(CUtexref handle, const Descriptor* shape, CUdeviceptr address, size_t pitch) {
-  return change(handle, shape != nullptr, [&](Settings& s) {
-    s.binding = {};
-    s.binding.kind = Binding::Kind::pitch2d;
-    s.binding.address = address;
-    s.binding.width = shape->Width;
-    s.binding.height = shape->Height;
-    s.binding.pitch = pitch;
-    s.format = shape->Format;
-    s.channels = static_cast<int>(shape->NumChannels);
-  });
-}
-
 template <class Reference, class Handle>
 CUresult get(Handle* reference, CUmodule handle, const char* name) {
   return call_in_context([&](Context&) {
@@ -140,28 +110,34 @@ CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedAr
     s.channels = static_cast<int>(array->shape().NumChannels);
   });
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address,
-                                        unsigned int bytes) {
-  size_t wide = 0;
-  const CUresult result = bind_memory(offset ? &wide : nullptr, reference, address, bytes);
-  if (result == CUDA_SUCCESS && offset) *offset = static_cast<unsigned>(wide);
-  return result;
-}
 CUDA_EXPORT CUresult cuTexRefSetAddress_v2(size_t* offset, CUtexref reference, CUdeviceptr address,
                                            size_t bytes) {
-  return bind_memory(offset, reference, address, bytes);
-}
-CUDA_EXPORT CUresult cuTexRefSetAddress2D(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1* shape,
-                                          CUdeviceptr_v1 address, unsigned int pitch) {
-  return bind_rows(reference, shape, address, pitch);
-}
-CUDA_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
-                                             CUdeviceptr address, size_t pitch) {
-  return bind_rows(reference, shape, address, pitch);
+  return with(reference, [&](TextureReference& bound) {
+    const uint64_t beyond = address % limits::kTextureAlignment;
+    if (offset == nullptr && beyond != 0) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = bound.set([&](Settings& s) {
+      s.binding = {};
+      if (address == 0) return;
+      s.binding.kind = Binding::Kind::linear;
+      s.binding.address = address - beyond;
+      s.binding.bytes = bytes + beyond;
+    });
+    if (result == CUDA_SUCCESS && offset != nullptr) *offset = beyond;
+    return result;
+  });
 }
 CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
                                              CUdeviceptr address, size_t pitch) {
-  return bind_rows(reference, shape, address, pitch);
+  return change(reference, shape != nullptr, [&](Settings& s) {
+    s.binding = {};
+    s.binding.kind = Binding::Kind::pitch2d;
+    s.binding.address = address;
+    s.binding.width = shape->Width;
+    s.binding.height = shape->Height;
+    s.binding.pitch = pitch;
+    s.format = shape->Format;
+    s.channels = static_cast<int>(shape->NumChannels);
+  });
 }
 CUDA_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, CUarray_format format, int channels) {
   return change(reference, texel_format(format, static_cast<unsigned>(channels)).has_value(),
