@@ -80,28 +80,6 @@ CUresult create_as(CUarray* array, const Descriptor* given) {
   return create(array, shape);
 }
 
-template <class Descriptor>
-CUresult describe(Descriptor* answer, CUarray handle) {
-  return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    Context* context = nullptr;
-    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (!answer) return CUDA_ERROR_INVALID_VALUE;
-    const auto* array = handles().find_as<Array>(Kind::array, cuda::handle_bits(handle));
-    if (!array) return CUDA_ERROR_INVALID_HANDLE;
-    *answer = {};
-    answer->Width = static_cast<decltype(answer->Width)>(array->shape.Width);
-    answer->Height = static_cast<decltype(answer->Height)>(array->shape.Height);
-    answer->Format = array->shape.Format;
-    answer->NumChannels = array->shape.NumChannels;
-    if constexpr (requires { answer->Flags; }) {
-      answer->Depth = static_cast<decltype(answer->Depth)>(array->shape.Depth);
-      answer->Flags = array->shape.Flags;
-    }
-    return CUDA_SUCCESS;
-  });
-}
-
 // Finds the object and redirects `target` to its server; null: it is not alive.
 template <class Known>
 Known* find(Kind kind, uint64_t handle, CallTarget& target) {
@@ -144,13 +122,6 @@ CUDA_EXPORT CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTO
 }
 CUDA_EXPORT CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   return create_as(array, shape);
-}
-
-CUDA_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* shape, CUarray array) {
-  return describe(shape, array);
-}
-CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray array) {
-  return describe(shape, array);
 }
 
 // cuArrayDestroy and cuMipmappedArrayDestroy need no current context.

@@ -25,6 +25,15 @@ CUresult require_context(Session** session, Context** context) {
   return CUDA_SUCCESS;
 }
 
+CUresult find_context(CUcontext given, Session** session, Context** context) {
+  if (!given) return require_context(session, context);
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  *context = handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  *session = (*context)->session;
+  return CUDA_SUCCESS;
+}
+
 void redirect(const Object& named, CallTarget& target) {
   if (named.session == target.session || !named.session) return;
   target.session = named.session;
@@ -55,16 +64,6 @@ void forget_memory(const Context& context) {
   forget_pool_memory_of(context.handle);
   mirrors().forget_context(context);
   for (const uint64_t host : compared_copies().forget_context(context)) host_memory().set_device(host, 0);
-}
-
-// A null `given` means the current context.
-CUresult find_context(CUcontext given, Session** session, Context** context) {
-  if (!given) return require_context(session, context);
-  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-  *context = handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
-  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
-  *session = (*context)->session;
-  return CUDA_SUCCESS;
 }
 
 CUresult find_primary(CUdevice ordinal, Session** session, Context** context) {
@@ -216,17 +215,6 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
-  Session* session = nullptr;
-  Context* context = nullptr;
-  if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
-  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(context->mutex);
-  *flags = context->flags;
-  *active = context->active.load();
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
   return guarded([&] { return create_context(context, flags, device); });
 }
@@ -337,27 +325,6 @@ CUDA_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
   Context* context = nullptr; \
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result
 
-CUDA_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
-  FOR_CONTEXT(nullptr);
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = context->device->ordinal;
-  return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT CUresult cuCtxGetFlags(unsigned int* flags) {
-  FOR_CONTEXT(nullptr);
-  if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  *flags = context->flags;
-  return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext given, unsigned int* version) {
-  FOR_CONTEXT(given);
-  if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 3020;  // NVIDIA's driver returns this value for every context since cuCtxCreate_v2
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuCtxSynchronize(void) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(nullptr);
@@ -367,13 +334,6 @@ CUDA_EXPORT CUresult cuCtxSynchronize(void) {
 }
 
 #if CUDA_VERSION >= 12000
-CUDA_EXPORT CUresult cuCtxGetId(CUcontext given, unsigned long long* id) {
-  FOR_CONTEXT(given);
-  if (!id) return CUDA_ERROR_INVALID_VALUE;
-  *id = context->id;
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuCtxSetFlags(unsigned int flags) {
   FOR_CONTEXT(nullptr);
   if (const CUresult result = check_flags(flags); result != CUDA_SUCCESS) return result;
@@ -383,13 +343,6 @@ CUDA_EXPORT CUresult cuCtxSetFlags(unsigned int flags) {
 #endif
 
 #if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext given) {
-  FOR_CONTEXT(given);
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = context->device->ordinal;
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(given);
@@ -398,14 +351,3 @@ CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
   });
 }
 #endif
-
-// Profilers attach on the GPU host, so starting and stopping them here has no effect.
-CUDA_EXPORT CUresult cuProfilerStart(void) {
-  FOR_CONTEXT(nullptr);
-  return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT CUresult cuProfilerStop(void) {
-  FOR_CONTEXT(nullptr);
-  return CUDA_SUCCESS;
-}

@@ -34,48 +34,10 @@ int attribute_of(const Device& device, int attribute) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuDeviceGetCount(int* count) {
-  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-  if (!count) return CUDA_ERROR_INVALID_VALUE;
-  *count = static_cast<int>(devices().size());
-  return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  const Device* found = nullptr;
-  if (const CUresult result = find(ordinal, &found); result != CUDA_SUCCESS) return result;
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = ordinal;
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuDeviceGetName(char* name, int size, CUdevice ordinal) {
   const Device* device = nullptr;
   const CUresult result = find(ordinal, &device);
   return result == CUDA_SUCCESS ? copy_text(device->name, name, size) : result;
-}
-
-CUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
-  const Device* device = nullptr;
-  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
-  if (!uuid) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(uuid->bytes, device->uuid.data(), sizeof uuid->bytes);
-  return CUDA_SUCCESS;
-}
-
-// LUIDs exist only with Windows drivers.
-CUDA_EXPORT CUresult cuDeviceGetLuid(char* luid, unsigned int* node_mask, CUdevice ordinal) {
-  const Device* device = nullptr;
-  const CUresult result = find(ordinal, &device);
-  return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : result;
-}
-
-CUDA_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
-  const Device* device = nullptr;
-  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
-  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-  *bytes = device->total_bytes;
-  return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
@@ -85,15 +47,6 @@ CUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribu
   const auto found = device->attributes.find(attribute);
   if (found == device->attributes.end()) return CUDA_ERROR_INVALID_VALUE;
   *value = found->second;
-  return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice ordinal) {
-  const Device* device = nullptr;
-  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
-  if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
-  *major = attribute_of(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
-  *minor = attribute_of(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   return CUDA_SUCCESS;
 }
 

@@ -34,14 +34,6 @@ bool is_known(int attribute) {
   return CUDA_SUCCESS;
 }
 
-[[maybe_unused]] CUresult name_of(CUfunction given, const char** name) {
-  Function* function = nullptr;
-  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
-  *name = function->name.c_str();
-  return CUDA_SUCCESS;
-}
-
 // Serializes setting an attribute and caching its value, so that the cache cannot differ from the server
 // after a race.
 std::mutex& setting() {
@@ -164,32 +156,12 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
 }
 #endif
 
-#if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuFuncGetName(const char** name, CUfunction function) {
-  return name_of(function, name);
-}
-CUDA_EXPORT CUresult cuKernelGetName(const char** name, CUkernel kernel) {
-  return name_of(as_function(kernel), name);
-}
-#endif
-
 #if CUDA_VERSION >= 12040
 CUDA_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* size) {
   return parameter_info(function, index, offset, size);
 }
 CUDA_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) {
   return parameter_info(as_function(kernel), index, offset, size);
-}
-CUDA_EXPORT CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction given) {
-  Function* function = nullptr;
-  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
-  if (!state) return CUDA_ERROR_INVALID_VALUE;
-  *state = CU_FUNCTION_LOADING_STATE_LOADED;
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuFuncLoad(CUfunction given) {
-  Function* function = nullptr;
-  return find(given, &function);
 }
 #endif
 

@@ -176,14 +176,6 @@ CUDA_EXPORT CUresult cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, siz
   });
 }
 
-CUDA_EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
-  return on_node(handle, [&](GraphNode& node) -> CUresult {
-    if (!type) return CUDA_ERROR_INVALID_VALUE;
-    *type = node.type;
-    return CUDA_SUCCESS;
-  });
-}
-
 CUDA_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
   return get_dependencies(node, nodes, nullptr, count);
 }

@@ -281,13 +281,6 @@ CUDA_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgrap
   params->result_out = own.result_out;
   return result;
 }
-CUDA_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
-  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-  const GraphExec* const exec = find_exec(handle);
-  if (!exec || !flags) return CUDA_ERROR_INVALID_VALUE;
-  *flags = exec->flags;
-  return CUDA_SUCCESS;
-}
 #endif
 
 CUDA_EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {

@@ -293,16 +293,6 @@ CUDA_EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
 #endif
 }
 
-CUDA_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  return guarded([&]() -> CUresult {
-    Context* context = nullptr;
-    if (const CUresult result = context_of_stream(stream, &context); result != CUDA_SUCCESS) return result;
-    if (!green) return CUDA_ERROR_INVALID_VALUE;
-    *green = cuda::handle_from_bits<CUgreenCtx>(context->green);
-    return CUDA_SUCCESS;
-  });
-}
-
 #if CUDA_VERSION >= 12050
 CUDA_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags,
                                             int priority) {

@@ -156,11 +156,3 @@ CUDA_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* mem
     return CUDA_SUCCESS;
   });
 }
-
-CUDA_EXPORT CUresult cuMemHostGetFlags(unsigned int* flags, void* memory) {
-  if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = host_memory().find(reinterpret_cast<uintptr_t>(memory));
-  if (!found) return CUDA_ERROR_INVALID_VALUE;
-  *flags = found->flags | (found->device ? CU_MEMHOSTALLOC_DEVICEMAP : 0u);
-  return CUDA_SUCCESS;
-}

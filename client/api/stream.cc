@@ -132,18 +132,7 @@ CUresult resolve_stream(Context& context, CUstream& stream) {
 
 }  // namespace gpupool::client
 
-namespace {
-
-// Properties of a stream; the special streams have fixed ones.
-struct StreamFacts {
-  Session* session = nullptr;
-  Context* context = nullptr;  // of the stream
-  unsigned flags = CU_STREAM_DEFAULT;
-  int priority = 0;
-  unsigned long long id = 1;
-};
-
-CUresult describe(CUstream stream, StreamFacts* facts) {
+CUresult gpupool::client::describe_stream(CUstream stream, StreamFacts* facts) {
   if (const CUresult result = require_context(&facts->session, &facts->context); result != CUDA_SUCCESS)
     return result;
   if (cuda::is_special_stream(cuda::handle_bits(stream))) {
@@ -159,11 +148,9 @@ CUresult describe(CUstream stream, StreamFacts* facts) {
   return facts->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-}  // namespace
-
 CUresult gpupool::client::context_of_stream(CUstream stream, Context** context) {
   StreamFacts facts;
-  const CUresult result = describe(stream, &facts);
+  const CUresult result = describe_stream(stream, &facts);
   *context = facts.context;
   return result;
 }
@@ -310,11 +297,11 @@ CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) {
   return cuStreamQuery(or_per_thread(stream));
 }
 
-#define MEMORY_OPERATION(function, type, bits)                                            \
+#define MEMORY_OPERATION(function, type, bits)                                                       \
   CUDA_EXPORT CUresult function(CUstream stream, CUdeviceptr address, cuuint##bits##_t value,        \
                                 unsigned int flags) {                                                \
     const CUstreamBatchMemOpParams made = operation(type, address, value, flags);                    \
-    return memory_operations<rows::function>(stream, &made, 1, address, value, flags);                    \
+    return memory_operations<rows::function>(stream, &made, 1, address, value, flags);               \
   }                                                                                                  \
   CUDA_EXPORT CUresult function##_ptsz(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, \
                                        unsigned int flags) {                                         \
@@ -348,62 +335,3 @@ CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned 
 CUDA_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
   return wait_event(or_per_thread(stream), event, flags);
 }
-
-CUDA_EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
-  StreamFacts facts;
-  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
-  if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  *flags = facts.flags;
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream stream, unsigned int* flags) {
-  return cuStreamGetFlags(or_per_thread(stream), flags);
-}
-
-CUDA_EXPORT CUresult cuStreamGetPriority(CUstream stream, int* priority) {
-  StreamFacts facts;
-  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
-  if (!priority) return CUDA_ERROR_INVALID_VALUE;
-  *priority = facts.priority;
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream stream, int* priority) {
-  return cuStreamGetPriority(or_per_thread(stream), priority);
-}
-
-CUDA_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
-  StreamFacts facts;
-  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
-  if (!context) return CUDA_ERROR_INVALID_VALUE;
-  *context = cuda::handle_from_bits<CUcontext>(facts.context->handle);
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext* context) {
-  return cuStreamGetCtx(or_per_thread(stream), context);
-}
-
-#if CUDA_VERSION >= 12000
-CUDA_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
-  StreamFacts facts;
-  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
-  if (!id) return CUDA_ERROR_INVALID_VALUE;
-  *id = facts.id;
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuStreamGetId_ptsz(CUstream stream, unsigned long long* id) {
-  return cuStreamGetId(or_per_thread(stream), id);
-}
-#endif
-
-#if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
-  StreamFacts facts;
-  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = facts.context->device->ordinal;
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice* device) {
-  return cuStreamGetDevice(or_per_thread(stream), device);
-}
-#endif

@@ -1,8 +1,6 @@
 // Texture and surface objects. Kernels receive an object as a number, so the program gets the device's own
 // number. The descriptors are stored here.
-#include <map>
-#include <mutex>
-#include <optional>
+#include "client/api/texture.h"
 
 #include "client/memory/array.h"
 #include "protocol/driver/exports.h"
@@ -11,23 +9,6 @@ using namespace gpupool;
 using namespace gpupool::client;
 
 namespace {
-
-struct Texture {
-  bool surface = false;
-  CUDA_RESOURCE_DESC resource{};
-  CUDA_TEXTURE_DESC reading{};
-  std::optional<CUDA_RESOURCE_VIEW_DESC> view;
-};
-
-// All objects of the process, by context (each device numbers its own) and object; never destroyed.
-struct Textures {
-  std::mutex mutex;
-  std::map<std::pair<uint64_t, uint64_t>, Texture> all;
-};
-Textures& textures() {
-  static Textures* const only = new Textures;
-  return *only;
-}
 
 CUresult check(const CUDA_RESOURCE_DESC& resource, Session& session) {
   Object* object = nullptr;
@@ -78,20 +59,6 @@ CUresult destroy(unsigned long long object, bool surface, const Destroy& forward
   });
 }
 
-template <class Answer, class Describe>
-CUresult ask(Answer* answer, unsigned long long object, bool surface, const Describe& describe) {
-  return guarded([&]() -> CUresult {
-    CallTarget target;
-    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
-      return result;
-    if (!answer) return CUDA_ERROR_INVALID_VALUE;
-    const std::lock_guard lock(textures().mutex);
-    const auto known = textures().all.find({target.context->handle, object});
-    if (known == textures().all.end() || known->second.surface != surface) return CUDA_ERROR_INVALID_VALUE;
-    return describe(known->second);
-  });
-}
-
 }  // namespace
 
 CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
@@ -109,21 +76,6 @@ CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
   return destroy(object, false,
                  [&](const CallTarget& target) { return rows::cuTexObjectDestroy::at(target, {object}); });
 }
-CUDA_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject object) {
-  return ask(resource, object, false,
-             [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
-}
-CUDA_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* reading, CUtexObject object) {
-  return ask(reading, object, false,
-             [&](const Texture& texture) { return *reading = texture.reading, CUDA_SUCCESS; });
-}
-CUDA_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObject object) {
-  return ask(view, object, false, [&](const Texture& texture) {
-    if (!texture.view) return CUDA_ERROR_INVALID_VALUE;
-    *view = *texture.view;
-    return CUDA_SUCCESS;
-  });
-}
 
 CUDA_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) {
   return guarded([&]() -> CUresult {
@@ -137,8 +89,4 @@ CUDA_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURC
 CUDA_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject object) {
   return destroy(object, true,
                  [&](const CallTarget& target) { return rows::cuSurfObjectDestroy::at(target, {object}); });
-}
-CUDA_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject object) {
-  return ask(resource, object, true,
-             [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
 }

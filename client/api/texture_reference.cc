@@ -1,5 +1,7 @@
 // Texture and surface references of modules: table rows, except for state that the client must store (the
 // bound array).
+#include "client/api/texture_reference.h"
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -14,13 +16,6 @@ using namespace gpupool;
 using namespace gpupool::client;
 
 namespace {
-
-struct Reference : Object {
-  bool of_module = false;
-  std::mutex mutex;
-  uint64_t array = 0, mipmapped_array = 0;  // handles; at most one is set
-  float border[4] = {0, 0, 0, 0};
-};
 
 // By kind, module handle and name. Handles are never reused for another object, so entries of unloaded
 // modules are harmless.
@@ -80,18 +75,6 @@ CUresult record_binding(CUresult result, Reference* reference, uint64_t array, u
   reference->array = array;
   reference->mipmapped_array = mipmapped_array;
   return result;
-}
-
-template <class Handle>
-CUresult get_bound(Handle* answer, Reference* reference, uint64_t Reference::*which) {
-  CallTarget target;
-  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
-    return result;
-  if (!reference) return CUDA_ERROR_INVALID_HANDLE;
-  const std::lock_guard lock(reference->mutex);
-  if (!answer || reference->*which == 0) return CUDA_ERROR_INVALID_VALUE;
-  *answer = cuda::handle_from_bits<Handle>(reference->*which);
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -162,12 +145,6 @@ CUDA_EXPORT CUresult cuTexRefGetAddress(CUdeviceptr_v1* address, CUtexref refere
   if (result == CUDA_SUCCESS && address) *address = static_cast<CUdeviceptr_v1>(wide);
   return result;
 }
-CUDA_EXPORT CUresult cuTexRefGetArray(CUarray* array, CUtexref reference) {
-  return guarded([&] { return get_bound(array, find(reference), &Reference::array); });
-}
-CUDA_EXPORT CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref reference) {
-  return guarded([&] { return get_bound(array, find(reference), &Reference::mipmapped_array); });
-}
 
 CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
   return guarded([&]() -> CUresult {
@@ -208,9 +185,4 @@ CUDA_EXPORT CUresult cuSurfRefSetArray(CUsurfref reference, CUarray array, unsig
   return record_binding(rows::cuSurfRefSetArray::forward(reference, array, flags),
                         find(Kind::surface_reference, cuda::handle_bits(reference)), cuda::handle_bits(array),
                         0);
-}
-CUDA_EXPORT CUresult cuSurfRefGetArray(CUarray* array, CUsurfref reference) {
-  return guarded([&] {
-    return get_bound(array, find(Kind::surface_reference, cuda::handle_bits(reference)), &Reference::array);
-  });
 }

@@ -296,15 +296,6 @@ CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocati
   });
 }
 
-CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
-                                                            CUmemGenericAllocationHandle handle) {
-  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-  const Memory* const memory = find_memory(handle);
-  if (!memory || !properties) return CUDA_ERROR_INVALID_VALUE;
-  *properties = memory->properties;
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* pointer) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;

@@ -62,8 +62,10 @@ void redirect(const Device& named, CallTarget& target);
 
 // Returns the calling thread's context and its session, or the error code to return to the program.
 CUresult require_context(Session** session, Context** context);
-// The same, and resolves the stream and checks that it is alive. A stream of another server redirects the
-// call: redirect().
+// The same for a context that a call names; null: the calling thread's.
+CUresult find_context(CUcontext given, Session** session, Context** context);
+// require_context(), and resolves the stream and checks that it is alive. A stream of another server
+// redirects the call: redirect().
 CUresult require_stream(Session** session, Context** context, CUstream& stream);
 // While the server reports a long backlog (wire::kSendAwaitRoom), blocks until the (resolved) stream may get
 // more commands. The caller must hold no lock that the program's host functions need.

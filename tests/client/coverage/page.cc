@@ -38,6 +38,9 @@ constexpr Named kRows[] = {
 #define CUDA_OLDER(name, newer, ...) {#name, "calls `" #newer "`", true},
 #define CUDA_OLDER_ON_STREAM CUDA_OLDER
 #define CUDA_OLDER_ALLOCATION CUDA_OLDER
+#define CUDA_ANSWER(name, ...) {#name, "answered by the client"},
+#define CUDA_ANSWER_ON_STREAM CUDA_ANSWER
+#define CUDA_CHECK(name, ...) {#name, "answered by the client"},
 #define CUDA_ROW_COPY(name) {#name, "calls `cuMemcpy2D`"},
 #define CUDA_ROW_COPY_ASYNC(name) {#name, "calls `cuMemcpy2DAsync`"},
 #include "protocol/calls/calls.def"
