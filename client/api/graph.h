@@ -1,6 +1,8 @@
 // Helpers of the graph functions: look-ups under graph_mutex(), and the making of nodes' work. Used by
 // client/api/graph*.cc and memory.cc. Any thread.
 #pragma once
+#include <functional>
+
 #include "client/graphs/graph.h"
 
 namespace gpupool::client {
@@ -26,14 +28,13 @@ CUresult on_node(CUgraphNode handle, Body&& body) noexcept {
   });
 }
 
-// Check a node's parameters, in the newest version of their structs, and convert them to work in `context`
-// (null: no context is current).
-CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS* params, Context* context, NodeWork& work);
-CUresult make_copy_work(const CUDA_MEMCPY3D* params, Context* context, NodeWork& work);
-CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS* params, Context* context, NodeWork& work);
-CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work);
-CUresult make_event_work(CUevent event, NodeWork& work);
-CUresult make_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeWork& work);
+// The same for a node of one type.
+template <class Body>
+CUresult on_node_of(CUgraphNode handle, CUgraphNodeType type, Body&& body) noexcept {
+  return on_node(handle,
+                 [&](GraphNode& node) { return node.type == type ? body(node) : CUDA_ERROR_INVALID_VALUE; });
+}
+
 // Allocates the memory and sets params->dptr.
 CUresult make_alloc_work(CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context, NodeWork& work);
 CUresult make_free_work(CUdeviceptr address, NodeWork& work);
@@ -45,9 +46,8 @@ CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNod
 #endif
 // Returns the context that a call names; null: the current one.
 CUresult context_for(CUcontext given, Context** context);
-
-#if CUDA_VERSION >= 12000
-CUDA_KERNEL_NODE_PARAMS newest(const CUDA_KERNEL_NODE_PARAMS_v1& params);
-#endif
+// Sets new work for a node of an executable graph, in the context `given` or the current one.
+CUresult set_exec_node(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUcontext given,
+                       const std::function<CUresult(Context*, NodeWork&)>& make);
 
 }  // namespace gpupool::client

@@ -1,7 +1,7 @@
 // Conditional handles and nodes, kept here like the rest of a graph (client/graphs/graph.h). The handle that
 // a program passes to its kernels is replaced by the device's when the graph is instantiated
 // (server/worker/graphs/graphs.h).
-#include "client/api/graph.h"
+#include "client/api/graph_node_calls.h"
 #include "protocol/calls/conditional_check.h"
 #include "protocol/driver/exports.h"
 #include "protocol/wire/graphs.h"
@@ -39,5 +39,18 @@ CUresult gpupool::client::make_conditional_work(const CUDA_CONDITIONAL_NODE_PARA
     work.body_handles.push_back(graph_handle(*work.bodies.back()));
   }
   return CUDA_SUCCESS;
+}
+
+CUresult gpupool::client::add_conditional_node(CUgraphNode* node, CUgraph graph,
+                                               const CUgraphNode* dependencies, size_t count,
+                                               CUDA_CONDITIONAL_NODE_PARAMS& params) {
+  return add_made(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_CONDITIONAL, params.ctx,
+                  [&](const NodePlace&, NodeWork& work) {
+                    ConditionalWork made;
+                    const CUresult result = make_conditional_work(params, made);
+                    params.phGraph_out = made.body_handles.data();  // the array lives in the node
+                    work = std::move(made);
+                    return result;
+                  });
 }
 #endif

@@ -1,7 +1,7 @@
 // Changes of single nodes of executable graphs (client/graphs/graph_exec.h).
 #include <utility>
 
-#include "client/api/graph.h"
+#include "client/api/graph_node_kinds.h"
 #include "client/api/host_function.h"
 #include "client/graphs/graph_exec.h"
 #include "protocol/driver/exports.h"
@@ -12,9 +12,27 @@ using namespace gpupool::client;
 
 namespace {
 
-// Sets new work for a node of an executable graph, in the context `given` or the current one.
-template <class Make>
-CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUcontext given, Make&& make) {
+// Only kernel, fill and copy nodes can be disabled.
+CUresult on_enabled(CUgraphExec handle, CUgraphNode node,
+                    const std::function<CUresult(GraphExec&, GraphExec::Node&)>& body) {
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    const std::lock_guard lock(graph_mutex());
+    GraphExec* const exec = find_exec(handle);
+    GraphExec::Node* const known = exec ? exec->find(cuda::handle_bits(node)) : nullptr;
+    if (!known || (known->type != CU_GRAPH_NODE_TYPE_KERNEL && known->type != CU_GRAPH_NODE_TYPE_MEMSET &&
+                   known->type != CU_GRAPH_NODE_TYPE_MEMCPY)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return body(*exec, *known);
+  });
+}
+
+}  // namespace
+
+CUresult gpupool::client::set_exec_node(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type,
+                                        CUcontext given,
+                                        const std::function<CUresult(Context*, NodeWork&)>& make) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -58,7 +76,8 @@ CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUconte
 
 // Sets the work of a child graph's nodes, one by one. The new child must have the same shape, with nodes in
 // the same order.
-CUresult set_child(CUgraphExec handle, CUgraphNode given, CUgraph child_handle) {
+CUresult gpupool::client::node_kinds::child_graph::set_in_exec(CUgraphExec handle, CUgraphNode given,
+                                                               CUgraph child_handle) {
   struct Change {
     CUgraphNode node;
     CUgraphNodeType type;
@@ -85,7 +104,7 @@ CUresult set_child(CUgraphExec handle, CUgraphNode given, CUgraph child_handle) 
   if (result != CUDA_SUCCESS) return result;
   for (Change& change : changes) {
     const CUresult changed =
-        set(handle, change.node, change.type, change.context, [&](Context*, NodeWork& work) {
+        set_exec_node(handle, change.node, change.type, change.context, [&](Context*, NodeWork& work) {
           work = std::move(change.work);
           return CUDA_SUCCESS;
         });
@@ -93,71 +112,6 @@ CUresult set_child(CUgraphExec handle, CUgraphNode given, CUgraph child_handle) 
   }
   return CUDA_SUCCESS;
 }
-
-// Only kernel, fill and copy nodes can be disabled.
-CUresult on_enabled(CUgraphExec handle, CUgraphNode node,
-                    const std::function<CUresult(GraphExec&, GraphExec::Node&)>& body) {
-  return guarded([&]() -> CUresult {
-    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    const std::lock_guard lock(graph_mutex());
-    GraphExec* const exec = find_exec(handle);
-    GraphExec::Node* const known = exec ? exec->find(cuda::handle_bits(node)) : nullptr;
-    if (!known || (known->type != CU_GRAPH_NODE_TYPE_KERNEL && known->type != CU_GRAPH_NODE_TYPE_MEMSET &&
-                   known->type != CU_GRAPH_NODE_TYPE_MEMCPY)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    return body(*exec, *known);
-  });
-}
-
-}  // namespace
-
-#if CUDA_VERSION >= 12000
-CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                                       const CUDA_KERNEL_NODE_PARAMS* params) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_KERNEL, nullptr,
-             [&](Context* context, NodeWork& work) { return make_kernel_work(params, context, work); });
-}
-CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                    const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  if (!params) return CUDA_ERROR_INVALID_VALUE;
-  const CUDA_KERNEL_NODE_PARAMS made = newest(*params);
-  return cuGraphExecKernelNodeSetParams_v2(exec, node, &made);
-}
-#endif
-CUDA_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                    const CUDA_MEMCPY3D* params, CUcontext given) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY, given,
-             [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
-}
-CUDA_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                    const CUDA_MEMSET_NODE_PARAMS* params, CUcontext given) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_MEMSET, given,
-             [&](Context* context, NodeWork& work) { return make_fill_work(params, context, work); });
-}
-CUDA_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                  const CUDA_HOST_NODE_PARAMS* params) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_HOST, nullptr,
-             [&](Context*, NodeWork& work) { return make_host_work(params, work); });
-}
-CUDA_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
-  return guarded([&] { return set_child(exec, node, child); });
-}
-CUDA_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, nullptr,
-             [&](Context*, NodeWork& work) { return make_event_work(event, work); });
-}
-CUDA_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, nullptr,
-             [&](Context*, NodeWork& work) { return make_event_work(event, work); });
-}
-#if CUDA_VERSION >= 11070
-CUDA_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-  return set(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, nullptr,
-             [&](Context*, NodeWork& work) { return make_operations_work(params, work); });
-}
-#endif
 
 CUDA_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int enabled) {
   return on_enabled(handle, node, [&](GraphExec& exec, GraphExec::Node& known) -> CUresult {

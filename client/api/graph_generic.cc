@@ -1,8 +1,8 @@
-// The generic node functions of CUDA 12, which dispatch to the function for the node's type, and
+// The generic node functions of CUDA 12, which dispatch to the kind of node (graph_node_kinds.h), and
 // cuGraphDebugDotPrint.
 #include <fstream>
 
-#include "client/api/graph.h"
+#include "client/api/graph_node_calls.h"
 #include "protocol/calls/graph_dot.h"
 #include "protocol/driver/exports.h"
 
@@ -41,114 +41,85 @@ CUDA_BATCH_MEM_OP_NODE_PARAMS operations_of(const CUgraphNodeParams& params) {
   return {params.memOp.ctx, params.memOp.count, params.memOp.paramArray, params.memOp.flags};
 }
 
+// Calls `body` with the kind of the parameters' type, and with the parameters that the kind's own functions
+// have.
+template <class Body>
+CUresult with_kind(CUgraphNodeParams& params, Body&& body) {
+  switch (params.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      const CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(params);
+      return body(node_kinds::kernel(), &kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY: {
+      const CUDA_MEMCPY3D& copy = params.memcpy.copyParams;
+      return body(node_kinds::copy(), &copy, params.memcpy.copyCtx);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+      return body(node_kinds::fill(), &fill, params.memset.ctx);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const CUDA_HOST_NODE_PARAMS host = host_of(params);
+      return body(node_kinds::host_function(), &host);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH: return body(node_kinds::child_graph(), params.graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return body(node_kinds::empty());
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return body(node_kinds::event_wait(), params.eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return body(node_kinds::event_record(), params.eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
+      alloc.poolProps = params.alloc.poolProps;
+      alloc.bytesize = params.alloc.bytesize;
+      const CUresult result = body(node_kinds::allocation(), &alloc);
+      if (result == CUDA_SUCCESS) params.alloc.dptr = alloc.dptr;
+      return result;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return body(node_kinds::release(), params.free.dptr);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS operations = operations_of(params);
+      return body(node_kinds::memory_operations(), &operations);
+    }
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
 }  // namespace
 
 CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                     size_t count, CUgraphNodeParams* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
-  switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const auto kernel = kernel_of(*params);
-      return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphAddMemcpyNode(node, graph, dependencies, count, &params->memcpy.copyParams,
-                                  params->memcpy.copyCtx);
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const auto fill = fill_of(*params);
-      return cuGraphAddMemsetNode(node, graph, dependencies, count, &fill, params->memset.ctx);
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-      const auto host = host_of(*params);
-      return cuGraphAddHostNode(node, graph, dependencies, count, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-#if CUDA_VERSION >= 12090
-      if (params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_NOT_SUPPORTED;
-#endif
-      return cuGraphAddChildGraphNode(node, graph, dependencies, count, params->graph.graph);
-    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(node, graph, dependencies, count);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return cuGraphAddEventWaitNode(node, graph, dependencies, count, params->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return cuGraphAddEventRecordNode(node, graph, dependencies, count, params->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-      CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
-      alloc.poolProps = params->alloc.poolProps;
-      alloc.bytesize = params->alloc.bytesize;
-      const CUresult result = cuGraphAddMemAllocNode(node, graph, dependencies, count, &alloc);
-      if (result == CUDA_SUCCESS) params->alloc.dptr = alloc.dptr;
-      return result;
-    }
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      return cuGraphAddMemFreeNode(node, graph, dependencies, count, params->free.dptr);
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      const auto operations = operations_of(*params);
-      return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &operations);
-    }
 #if CUDA_VERSION >= 12030
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-      return add_conditional_node(node, graph, dependencies, count, params->conditional);
+  if (params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+    return add_conditional_node(node, graph, dependencies, count, params->conditional);
 #endif
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-  }
+#if CUDA_VERSION >= 12090
+  if (params->type == CU_GRAPH_NODE_TYPE_GRAPH &&
+      params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE)
+    return CUDA_ERROR_NOT_SUPPORTED;
+#endif
+  return with_kind(*params, [&]<class NodeKind>(NodeKind, auto... own) -> CUresult {
+    return add_node<NodeKind>(node, graph, dependencies, count, own...);
+  });
 }
 
 CUDA_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
-  switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const auto kernel = kernel_of(*params);
-      return cuGraphKernelNodeSetParams_v2(node, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const auto fill = fill_of(*params);
-      return cuGraphMemsetNodeSetParams(node, &fill);
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-      const auto host = host_of(*params);
-      return cuGraphHostNodeSetParams(node, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphEventWaitNodeSetEvent(node, params->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return cuGraphEventRecordNodeSetEvent(node, params->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      const auto operations = operations_of(*params);
-      return cuGraphBatchMemOpNodeSetParams(node, &operations);
-    }
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  return with_kind(*params, [&]<class NodeKind>(NodeKind, [[maybe_unused]] auto... own) -> CUresult {
+    if constexpr (NodeKind::fixed || NodeKind::type == CU_GRAPH_NODE_TYPE_GRAPH)
+      return CUDA_ERROR_NOT_SUPPORTED;
+    else
+      return set_params<NodeKind>(node, own...);
+  });
 }
 
 CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
-  switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const auto kernel = kernel_of(*params);
-      return cuGraphExecKernelNodeSetParams_v2(exec, node, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphExecMemcpyNodeSetParams(exec, node, &params->memcpy.copyParams, params->memcpy.copyCtx);
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const auto fill = fill_of(*params);
-      return cuGraphExecMemsetNodeSetParams(exec, node, &fill, params->memset.ctx);
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-      const auto host = host_of(*params);
-      return cuGraphExecHostNodeSetParams(exec, node, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(exec, node, params->graph.graph);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return cuGraphExecEventWaitNodeSetEvent(exec, node, params->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return cuGraphExecEventRecordNodeSetEvent(exec, node, params->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      const auto operations = operations_of(*params);
-      return cuGraphExecBatchMemOpNodeSetParams(exec, node, &operations);
-    }
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  return with_kind(*params, [&]<class NodeKind>(NodeKind, [[maybe_unused]] auto... own) -> CUresult {
+    if constexpr (NodeKind::fixed)
+      return CUDA_ERROR_NOT_SUPPORTED;
+    else
+      return set_params_in_exec<NodeKind>(exec, node, own...);
+  });
 }
 #endif
 

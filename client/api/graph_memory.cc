@@ -38,21 +38,3 @@ CUresult make_free_work(CUdeviceptr address, NodeWork& work) {
 }
 
 }  // namespace gpupool::client
-
-CUDA_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  return on_node(handle, [&](GraphNode& node) -> CUresult {
-    const auto* const alloc = std::get_if<AllocWork>(&node.work);
-    if (!alloc || !params) return CUDA_ERROR_INVALID_VALUE;
-    *params = alloc->params;
-    return CUDA_SUCCESS;
-  });
-}
-
-CUDA_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr* address) {
-  return on_node(handle, [&](GraphNode& node) -> CUresult {
-    const auto* const free = std::get_if<FreeWork>(&node.work);
-    if (!free || !address) return CUDA_ERROR_INVALID_VALUE;
-    *address = free->memory->address;
-    return CUDA_SUCCESS;
-  });
-}

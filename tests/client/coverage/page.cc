@@ -41,6 +41,7 @@ constexpr Named kRows[] = {
 #define CUDA_ANSWER(name, ...) {#name, "answered by the client"},
 #define CUDA_ANSWER_ON_STREAM CUDA_ANSWER
 #define CUDA_CHECK(name, ...) {#name, "answered by the client"},
+#define CUDA_GRAPH_NODE(name, ...) {#name, "derived from the kind of node"},
 #define CUDA_ROW_COPY(name) {#name, "calls `cuMemcpy2D`"},
 #define CUDA_ROW_COPY_ASYNC(name) {#name, "calls `cuMemcpy2DAsync`"},
 #include "protocol/calls/calls.def"
