@@ -21,7 +21,7 @@ foreach(page IN LISTS pages ITEMS "${SOURCE}/README.md" "${SOURCE}/CONTRIBUTING.
   file(RELATIVE_PATH name "${SOURCE}" "${page}")
   string(REGEX REPLACE "[][;]" " " content "${content}")  # these characters separate or join list elements
 
-  string(REGEX MATCHALL "CUDA_CALL[A-Z_]*\\(0x[^)]*\\)" quoted "${content}")
+  string(REGEX MATCHALL "CUDA_(CALL|OLDER|ROW_COPY|ANSWER|CHECK|GRAPH_NODE)[A-Z_]*\\((0x|cu)[^)]*\\)" quoted "${content}")
   foreach(row IN LISTS quoted)
     math(EXPR quotes "${quotes} + 1")
     string(REGEX REPLACE "[ \n]+" " " row "${row}")
