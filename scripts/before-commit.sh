@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: scripts/before-commit.sh [--base COMMIT] [--no-tidy] | --install
-# Checks the files in git's index as the next commit would contain them: names, links and layers of the whole tree; format,
-# sizes, shell scripts and Python of what differs from HEAD. Then runs clang-tidy, without its analyzer, on the differing lines
-# of at most 4 sources in the working tree, if a build folder is configured. Exits with 1 if a check fails; a check whose tool
-# is not installed is skipped. CI runs all of these checks on the whole tree.
+# Checks the files in git's index as the next commit would contain them: names, links, layers and docs/security.md of the whole
+# tree; format, sizes, shell scripts and Python of what differs from HEAD. Then runs clang-tidy, without its analyzer, on the
+# differing lines of at most 4 sources in the working tree, if a build folder is configured. Exits with 1 if a check fails; a
+# check whose tool is not installed is skipped. CI runs all of these checks on the whole tree.
 # --base COMMIT  checks what differs from COMMIT, for example from origin/main
 # --no-tidy      without clang-tidy
 # --install      makes git run this script before each commit (hook pre-commit; git commit --no-verify skips it)
@@ -77,7 +77,7 @@ run() {
   esac
 }
 
-for check in names links layers; do run "$check" "$snapshot" python3 "scripts/checks/$check.py"; done
+for check in names links layers security; do run "$check" "$snapshot" python3 "scripts/checks/$check.py"; done
 run sizes "$snapshot" python3 scripts/checks/sizes.py "${touched[@]}"
 if ((${#changed[@]})); then
   run format "$snapshot" scripts/format.sh --check "${changed[@]}"
