@@ -9,6 +9,23 @@
 #include <system_error>
 
 namespace gpupool::transport {
+namespace {
+
+// True for errors of accept() after which it may be called again, as accept(2) advises.
+bool concerns_one_connection(int error) {
+  switch (error) {
+    case EINTR:
+    case ECONNABORTED:
+    case EPROTO:
+    case ENETDOWN:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case EHOSTUNREACH: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
 
 Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
   return {ErrorCode::unavailable, "cannot listen on " + endpoint.text() + ": " + why + "; " + advice};
@@ -31,21 +48,12 @@ Result<std::unique_ptr<Connection>> SocketListener::accept(Deadline deadline) {
     if (accepted >= 0) {
       auto connection = adopt_(accepted, options_);
       if (connection || connection.error().code != ErrorCode::lost) return connection;
-      continue;  // the peer hung up before it was accepted
+      // Else the peer hung up before it was accepted.
+    } else if (!concerns_one_connection(errno) && errno != EAGAIN) {
+      return Error{ErrorCode::unavailable, "cannot accept a connection on " + endpoint_.text() + ": " +
+                                               std::generic_category().message(errno)};
     }
-    switch (errno) {
-      case EAGAIN: break;
-      case EINTR:
-      case ECONNABORTED:
-      case EPROTO:
-      case ENETDOWN:
-      case EHOSTDOWN:
-      case ENETUNREACH:
-      case EHOSTUNREACH: continue;  // error of this connection alone: try again, as accept(2) advises
-      default:
-        return Error{ErrorCode::unavailable, "cannot accept a connection on " + endpoint_.text() + ": " +
-                                                 std::generic_category().message(errno)};
-    }
+    // Checked after each connection, since peers may hang up faster than they are accepted.
     int limit = -1;
     if (deadline) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());

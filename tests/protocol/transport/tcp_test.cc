@@ -212,3 +212,22 @@ TEST_CASE("a peer that is alive but does not read keeps its connection") {
   REQUIRE(send_text(*pair.server, "awake"));
   CHECK(receive_text(*pair.client, 5) == "awake");
 }
+
+TEST_CASE("peers that hang up before they are accepted do not keep accept beyond its deadline") {
+  constexpr int kHangUp = 20;
+  const auto listener = listen({"tcp", "127.0.0.1", 0}, {});
+  REQUIRE(listener);
+  for (int count = 0; count < kHangUp; ++count) {
+    auto connection = connect((*listener)->endpoint(), {});
+    REQUIRE(connection);
+    const int socket = (*connection)->release_descriptor();
+    const linger at_once{1, 0};  // resets the connection
+    REQUIRE(::setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+    ::close(socket);
+  }
+  const auto stays = connect((*listener)->endpoint(), {});
+  REQUIRE(stays);
+  int calls = 1;
+  while (!(*listener)->accept(Clock::now()) && calls < 10 * kHangUp) ++calls;
+  CHECK(calls == kHangUp + 1);
+}
