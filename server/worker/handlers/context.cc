@@ -21,6 +21,15 @@ Outcome context_wait_failed() {
   return Outcome::malformed("work in a destroyed context did not end within 10 s");
 }
 
+// CU_CTX_COREDUMP_ENABLE and CU_CTX_USER_COREDUMP_ENABLE, which older headers lack. With them the driver
+// would write the tenant's memory to a file or make a pipe on this host, and abort the worker at a kernel's
+// fault.
+constexpr uint32_t kCoreDumpFlags = 0x20 | 0x40;
+
+uint32_t flags_for_driver(uint32_t flags) {
+  return flags & ~kCoreDumpFlags;
+}
+
 // Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {
  public:
@@ -131,8 +140,9 @@ Outcome retain_primary_context(Session& session, Command& command) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (known && known->retained == ~0u) return CUDA_ERROR_INVALID_VALUE;
-  if (!known && body->flags != 0 && session.api.cuDevicePrimaryCtxSetFlags_v2) {
-    const CUresult result = session.api.cuDevicePrimaryCtxSetFlags_v2(body->device, body->flags);
+  if (const uint32_t flags = flags_for_driver(body->flags);
+      !known && flags != 0 && session.api.cuDevicePrimaryCtxSetFlags_v2) {
+    const CUresult result = session.api.cuDevicePrimaryCtxSetFlags_v2(body->device, flags);
     if (result != CUDA_SUCCESS) return result;
   }
   CUcontext object = nullptr;
@@ -216,7 +226,7 @@ Outcome create_context(Session& session, Command& command) {
   GreenContext green = nullptr;
   CUresult result = session.start.groups_of(body.device) != 0
                         ? make_green(session, body.device, &green, &object)
-                        : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
+                        : session.api.cuCtxCreate_v2(&object, flags_for_driver(body.flags), body.device);
   invalidate_current_context();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);

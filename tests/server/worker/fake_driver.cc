@@ -70,8 +70,14 @@ CUresult release(CUdevice) {
 CUresult reset(CUdevice) {
   return CUDA_SUCCESS;
 }
-CUresult create_context(CUcontext* context, unsigned, CUdevice) {
+CUresult set_primary_flags(CUdevice, unsigned flags) {
   const Lock lock(driver().mutex);
+  driver().context_flags.push_back(flags);
+  return CUDA_SUCCESS;
+}
+CUresult create_context(CUcontext* context, unsigned flags, CUdevice) {
+  const Lock lock(driver().mutex);
+  driver().context_flags.push_back(flags);
   t_current = *context = add_context();
   driver().memory_used += driver().context_bytes;
   return CUDA_SUCCESS;
@@ -268,6 +274,7 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuDevicePrimaryCtxRetain, retain),
     FAKE(cuDevicePrimaryCtxRelease_v2, release),
     FAKE(cuDevicePrimaryCtxReset_v2, reset),
+    FAKE(cuDevicePrimaryCtxSetFlags_v2, set_primary_flags),
     FAKE(cuCtxCreate_v2, create_context),
     FAKE(cuCtxDestroy_v2, destroy_context),
     FAKE(cuCtxEnablePeerAccess, enable_peer),

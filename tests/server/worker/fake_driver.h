@@ -163,6 +163,7 @@ class FakeDriver {
   CUresult strikes_at_next_event = CUDA_SUCCESS;  // becomes sticky when an event is created
   CUresult sticky = CUDA_SUCCESS;                 // result of every query
   int primary = 0;                                // retain count
+  std::vector<unsigned> context_flags;            // of each created context, and of primary ones
   int blocked = 0;
   int synchronized_events = 0;
   uint64_t memory_used = 0;
