@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/sockets/descriptor_closer.h"
+
 namespace gpupool::server {
 namespace {
 
@@ -71,7 +73,7 @@ TenantCode::Kept* TenantCode::kept_for(const std::string& tenant) {
   const int file = make_file(bytes_per_tenant_);
   if (file < 0) return nullptr;
   if (kept_.size() == most_) {
-    ::close(kept_.back().file);
+    close_without_blocking(kept_.back().file);  // the last close frees the file's memory
     if (folders_) folders_->remove(std::move(kept_.back().folder));
     kept_.pop_back();
   }
