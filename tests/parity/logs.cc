@@ -19,6 +19,73 @@ void count_errors(void* calls, CUlogLevel level, char* message, size_t length) {
     ++*static_cast<int*>(calls);
 }
 
+// Call this when the primary context has a file and flags of its own, and dumps are enabled for all contexts.
+void expect_default_dump_settings_after_reset() {
+  CUcontext context = nullptr;
+  char file[2048];
+  bool enabled = false;
+  unsigned flags = 9;
+  REQUIRE(CUDA_SUCCESS, cuDevicePrimaryCtxReset(0));
+  REQUIRE(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&context, 0));
+  REQUIRE(CUDA_SUCCESS, cuCtxSetCurrent(context));
+  size_t size = sizeof file;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_FILE, file, &size));
+  EXPECT(std::strncmp(file, "core.cuda.", 10) == 0);
+  size = sizeof flags;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  EXPECT(flags == 0);
+  size = sizeof enabled;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &enabled, &size));
+  EXPECT(enabled);
+}
+
+void core_dump_settings() {
+  char text[2048] = "";
+  size_t size = 0;
+  bool yes = true, seen = false;
+  unsigned flags = 9;
+  size = sizeof yes;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(!seen);  // the default
+  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(seen);
+  yes = false;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(!seen);
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(seen);  // the context's own setting does not change the global one
+  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_PIPE, text, &size));
+  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_USER_TRIGGER, &yes, &size));
+  for (int id = 0; id < 9; ++id) {
+    size = 0;
+    const CUresult result = cuCoredumpGetAttribute(static_cast<CUcoredumpSettings>(id), nullptr, &size);
+    std::printf("dump attribute %d -> %s %zu\n", id, name_of(result), size);
+  }
+  size = sizeof flags;
+  SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size), "%u", flags);
+  flags = CU_COREDUMP_LIGHTWEIGHT_FLAGS;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  flags = 0;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  EXPECT(flags == CU_COREDUMP_LIGHTWEIGHT_FLAGS);
+  flags = 0xff00;
+  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  size = 1;
+  SHOW(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  char name[] = "my.dump";
+  size = sizeof name;
+  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_FILE, name, &size));
+  size = sizeof text;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
+  EXPECT(std::strcmp(text, name) == 0);
+  size = 3;
+  SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
+  SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, nullptr));
+  expect_default_dump_settings_after_reset();
+}
+
 }  // namespace
 
 void logs_and_dumps() {
@@ -65,47 +132,7 @@ void logs_and_dumps() {
   cuModuleLoadData(&module, kBroken);
   EXPECT(calls == before && others > before);
   SHOW(cuLogsUnregisterCallback(callback));
-  bool yes = true, seen = false;
-  unsigned flags = 9;
-  size = sizeof yes;
-  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
-  EXPECT(!seen);  // the default
-  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
-  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
-  EXPECT(seen);
-  yes = false;
-  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
-  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
-  EXPECT(!seen);
-  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
-  EXPECT(seen);  // the context's own setting does not change the global one
-  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_PIPE, text, &size));
-  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_USER_TRIGGER, &yes, &size));
-  for (int id = 0; id < 9; ++id) {
-    size = 0;
-    const CUresult result = cuCoredumpGetAttribute(static_cast<CUcoredumpSettings>(id), nullptr, &size);
-    std::printf("dump attribute %d -> %s %zu\n", id, name_of(result), size);
-  }
-  size = sizeof flags;
-  SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size), "%u", flags);
-  flags = CU_COREDUMP_LIGHTWEIGHT_FLAGS;
-  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
-  flags = 0;
-  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
-  EXPECT(flags == CU_COREDUMP_LIGHTWEIGHT_FLAGS);
-  flags = 0xff00;
-  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
-  size = 1;
-  SHOW(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
-  char name[] = "my.dump";
-  size = sizeof name;
-  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_FILE, name, &size));
-  size = sizeof text;
-  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
-  EXPECT(std::strcmp(text, name) == 0);
-  size = 3;
-  SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
-  SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, nullptr));
+  core_dump_settings();
   CUasyncCallbackHandle notification = nullptr;
   SHOW(cuDeviceRegisterAsyncNotification(
       0, [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) {}, nullptr, &notification));

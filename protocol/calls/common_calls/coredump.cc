@@ -1,4 +1,6 @@
-// cuCoredump...: settings are kept and returned. Neither library writes core dumps (docs/cuda-abi.md).
+// cuCoredump...: settings are kept and returned, those of a context until it is destroyed or reset. Neither
+// library writes core dumps (docs/cuda-abi.md).
+#include "protocol/driver/export_tables.h"
 #include "protocol/driver/exports.h"
 
 #if CUDA_VERSION >= 12010
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -32,6 +35,23 @@ struct Settings {
 Settings& settings() {
   static Settings* const only = new Settings;
   return *only;
+}
+
+// Called when the context is destroyed or reset: its handle may then stand for another context.
+void forget(CUcontext context, void*, void*) {
+  const std::lock_guard lock(settings().mutex);
+  settings().of_context.erase(context);
+}
+
+// Requires the mutex.
+Values& values_of(CUcontext context) {
+  auto& all = settings().of_context;
+  const auto [at, made] = all.try_emplace(context);
+  if (made && !gpupool::cuda::context_local_storage().put(context, &settings(), nullptr, forget)) {
+    all.erase(at);
+    throw std::bad_alloc();
+  }
+  return at->second;
 }
 
 std::string default_name(const char* prefix) {
@@ -166,7 +186,7 @@ CUDA_EXPORT CUresult cuCoredumpGetAttributeGlobal(CUcoredumpSettings attribute, 
 CUDA_EXPORT CUresult cuCoredumpSetAttribute(CUcoredumpSettings attribute, void* value, size_t* size) {
   CUcontext context = nullptr;
   if (const CUresult result = current(&context); result != CUDA_SUCCESS) return result;
-  return guarded(size, [&] { return set(attribute, value, size, settings().of_context[context], false); });
+  return guarded(size, [&] { return set(attribute, value, size, values_of(context), false); });
 }
 
 CUDA_EXPORT CUresult cuCoredumpSetAttributeGlobal(CUcoredumpSettings attribute, void* value, size_t* size) {
