@@ -26,7 +26,8 @@ class Certificates {
   Certificates(const Certificates&) = delete;
   Certificates& operator=(const Certificates&) = delete;
 
-  // Reads the files. On an error, which names the wrong file, the previous version stays in use.
+  // Reads the files. On an error, which names the wrong file, the previous version stays in use. A key that
+  // other users can read or write is an error.
   Result<void> read();
   // Requires a successful read().
   std::shared_ptr<grpc::ServerCredentials> credentials() const;

@@ -17,20 +17,21 @@ namespace {
 
 constexpr std::chrono::seconds kInterval{10};
 
-// Identifies a version of a file: changes when the file is written or replaced.
+// Identifies a version of a file: changes when the file is written or replaced, and when its mode or owner
+// changes, for which a key may have been refused.
 struct FileVersion {
   bool there = false;
   dev_t device = 0;
   ino_t inode = 0;
   off_t size = 0;
-  int64_t seconds = 0, nanoseconds = 0;
+  int64_t seconds = 0, nanoseconds = 0;  // of the last change of content or status
   bool operator==(const FileVersion&) const = default;
 };
 
 FileVersion version_of(const std::string& path) {
   struct stat about {};
   if (path.empty() || ::stat(path.c_str(), &about) != 0) return {};
-  return {true, about.st_dev, about.st_ino, about.st_size, about.st_mtim.tv_sec, about.st_mtim.tv_nsec};
+  return {true, about.st_dev, about.st_ino, about.st_size, about.st_ctim.tv_sec, about.st_ctim.tv_nsec};
 }
 
 using FileVersions = std::array<FileVersion, 3>;

@@ -1,4 +1,4 @@
-// Tests of pool-scheduler as a program: options, configuration, a standby, certificates, metrics.
+// Tests of pool-scheduler as a program: options, configuration, a standby, metrics.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -165,68 +165,6 @@ TEST_CASE("a standby scheduler waits and names the leader") {
   CHECK(back.granted());
   second.signal(SIGTERM);
   CHECK(second.wait() == 0);
-}
-
-TEST_CASE("leases are granted over TLS") {
-  const Authority authority("pool");
-  const auto files = authority.sign("scheduler", "IP:127.0.0.1");
-  SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
-  std::ifstream file(authority.certificate());
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = {std::istreambuf_iterator<char>(file), {}};
-  const auto channel = grpc::CreateChannel(scheduler.address(), grpc::SslCredentials(options));
-  CHECK(LeaseClient(channel, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(LeaseClient(connect(scheduler.address()), request_call(0, 1)).status().error_code() ==
-        grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST_CASE("a renewed certificate is loaded while running and an incomplete one is ignored") {
-  const Authority authority("before"), renewed("after");
-  const TemporaryFolder folder;
-  const Authority::Files files{folder.path() / "scheduler.pem", folder.path() / "scheduler.key"};
-  const auto install = [](const std::string& from, const std::string& to) {
-    std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
-  };
-  const auto first = authority.sign("scheduler", "IP:127.0.0.1"),
-             second = renewed.sign("scheduler", "IP:127.0.0.1");
-  install(first.certificate, files.certificate);
-  install(first.key, files.key);
-  SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
-  const auto trusting = [&](const Authority& whom) {
-    std::ifstream file(whom.certificate());
-    grpc::SslCredentialsOptions options;
-    options.pem_root_certs = {std::istreambuf_iterator<char>(file), {}};
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(scheduler.address(), grpc::SslCredentials(options), arguments);
-  };
-  const auto answers = [&](const Authority& whom) {
-    return LeaseClient(trusting(whom), request_call(0, 1)).status().error_code() ==
-           grpc::StatusCode::INVALID_ARGUMENT;
-  };
-  const auto connected = trusting(authority);
-  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() ==
-        grpc::StatusCode::INVALID_ARGUMENT);
-  install(second.certificate, files.certificate);
-  CHECK(scheduler.await_log("certificate_not_renewed"));
-  // gRPC polls its files every second.
-  for (const auto end = std::chrono::steady_clock::now() + 3s; std::chrono::steady_clock::now() < end;)
-    CHECK(answers(authority));
-  std::filesystem::remove(files.key);
-  CHECK(eventually([&] { return occurrences(scheduler.log(), "certificate_not_renewed") >= 2; }));
-  CHECK(answers(authority));
-  install(second.key, files.key);
-  CHECK(scheduler.await_log("certificate_renewed"));
-  CHECK(eventually([&] { return answers(renewed); }));
-  CHECK_FALSE(answers(authority));
-  // The connection from before the renewal still works.
-  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() ==
-        grpc::StatusCode::INVALID_ARGUMENT);
-  install(first.certificate, files.certificate);
-  install(first.key, files.key);
-  scheduler.process().signal(SIGHUP);
-  CHECK(eventually([&] { return answers(authority); }));
-  CHECK(scheduler.stop() == 0);
 }
 
 TEST_CASE("metrics, health and the audit") {
