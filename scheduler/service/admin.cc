@@ -1,6 +1,9 @@
 #include "scheduler/service/admin.h"
 
-#include <memory>
+#include <algorithm>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <utility>
 
 #include "common/text/names.h"
 #include "common/text/printable.h"
@@ -23,50 +26,6 @@ grpc::Status failed(const Error& error) {
 
 grpc::Status too_long() {
   return {grpc::StatusCode::INVALID_ARGUMENT, "the reason is longer than 1024 bytes"};
-}
-
-// Returns OK if the caller is an operator and this scheduler leads; else the status to end the call with.
-grpc::Status check(Engine& engine, Context& context, std::string* operator_ = nullptr) {
-  const auto caller = engine.callers().find_operator(bearer_token(context));
-  if (!caller) {
-    const grpc::Status status = denied(caller.error());
-    engine.auth_failures().note(peer_of_call(context), status);
-    return status;
-  }
-  if (operator_) *operator_ = *caller;
-  return engine.leads() && !engine.stopping() ? grpc::Status::OK : not_leading(engine, context);
-}
-
-// Answers a read-only call: runs `look`, which fills the reply, on the engine's thread.
-template <class Look>
-grpc::ServerUnaryReactor* answer(Engine& engine, Context* context, Look look) {
-  auto* const reactor = context->DefaultReactor();
-  engine.post([&engine, context, reactor, look = std::move(look)] {
-    grpc::Status status = check(engine, *context);
-    if (status.ok()) status = look(engine.core());
-    reactor->Finish(status);
-  });
-  return reactor;
-}
-
-// Executes a command: runs `change` on the engine's thread, writes `what` and `on` to the audit file, and
-// answers after the change has been stored.
-template <class Change>
-grpc::ServerUnaryReactor* change(Engine& engine, Context* context, const char* what, const std::string& on,
-                                 Change change) {
-  auto* const reactor = context->DefaultReactor();
-  engine.post([&engine, context, reactor, what, on, change = std::move(change)] {
-    std::string who;
-    grpc::Status status = check(engine, *context, &who);
-    if (status.ok()) status = change(engine.core());
-    if (!status.ok()) return reactor->Finish(status);
-    engine.audit("operator", {{"operator", who}, {"does", what}, {"on", cut_name(on)}});
-    engine.flush([reactor](bool stored) {
-      reactor->Finish(stored ? grpc::Status::OK
-                             : grpc::Status(grpc::StatusCode::UNAVAILABLE, "the change could not be stored"));
-    });
-  });
-  return reactor;
 }
 
 template <class T>
@@ -100,6 +59,10 @@ void make_printable(pool::Waiting& waiting) {
   }
 }
 
+std::string full_name(const char* method) {
+  return std::string("/") + pool::PoolAdmin::service_full_name() + "/" + method;
+}
+
 pool::PoolState pool_state(Engine& engine) {
   pool::PoolState state = engine.core().view_pool();
   state.set_version(kVersion);
@@ -115,73 +78,52 @@ pool::PoolState pool_state(Engine& engine) {
   return state;
 }
 
-class Watcher final : public grpc::ServerWriteReactor<pool::PoolSnapshot> {
+class Watcher final : public AdminCall {
  public:
-  Watcher(Engine& engine, Context& context, uint32_t interval_ms, int& watchers)
-      : engine_(engine),
-        context_(context),
-        interval_(interval_ms),
-        watchers_(watchers),
-        timer_(engine.context()) {
-    engine.post([this] { begin(); });
-  }
+  Watcher(Engine& engine, Context& context, int& watchers)
+      : AdminCall(engine, context), watchers_(watchers), timer_(engine.context()) {}
 
  private:
-  void begin() {
-    grpc::Status status = check(engine_, context_);
-    if (status.ok() && (interval_.count() < kShortestInterval || interval_.count() > kLongestInterval)) {
-      status = {grpc::StatusCode::INVALID_ARGUMENT, "the interval must be 100 to 10000 ms"};
-    }
-    if (status.ok() && watchers_ >= kMaxWatchers)
-      status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls"};
+  void take_request(grpc::ByteBuffer& bytes) override {
+    pool::PoolWatchRequest request;
+    if (!parse(bytes, request)) return;
+    interval_ = std::chrono::milliseconds(request.interval_ms());
+    if (interval_.count() < kShortestInterval || interval_.count() > kLongestInterval)
+      return end({grpc::StatusCode::INVALID_ARGUMENT, "the interval must be 100 to 10000 ms"});
+    if (watchers_ >= kMaxWatchers) return end({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls"});
+    counted_ = true;
     ++watchers_;
-    if (!status.ok()) return end(status);
     show();
   }
   void show() {
-    if (ended_) return;
+    if (ended()) return;
     // Check again: the token may have been removed from the configuration.
-    if (const grpc::Status status = check(engine_, context_); !status.ok()) return end(status);
-    snapshot_ = take_snapshot(engine_);
+    if (const grpc::Status status = check_operator(engine_, context_); !status.ok()) return end(status);
     writing_ = true;
-    StartWrite(&snapshot_);
+    send(take_snapshot(engine_));
   }
-  void end(const grpc::Status& status) {
-    if (std::exchange(ended_, true)) return;
+  void on_written(bool good) override {
+    writing_ = false;
+    if (cancelled_ || !good) return end(grpc::Status::CANCELLED);
+    timer_.expires_after(interval_);
+    timer_.async_wait([this](const asio::error_code& status) {
+      if (!status) show();
+    });
+  }
+  void on_cancelled() override {
+    cancelled_ = true;
     timer_.cancel();
-    Finish(status);
+    if (!writing_) end(grpc::Status::CANCELLED);
   }
-  void OnWriteDone(bool good) override {
-    engine_.post([this, good] {
-      writing_ = false;
-      if (cancelled_ || !good) return end(grpc::Status::CANCELLED);
-      timer_.expires_after(interval_);
-      timer_.async_wait([this](const asio::error_code& status) {
-        if (!status) show();
-      });
-    });
-  }
-  void OnCancel() override {
-    engine_.post([this] {
-      cancelled_ = true;
-      if (!writing_) end(grpc::Status::CANCELLED);
-    });
-  }
-  void OnDone() override {
-    engine_.post([this] {
-      --watchers_;
-      timer_.cancel();
-      engine_.post([this] { delete this; });  // after the cancelled timer's handler
-    });
+  void on_done() override {
+    if (counted_) --watchers_;
+    timer_.cancel();
   }
 
-  Engine& engine_;
-  Context& context_;
-  const std::chrono::milliseconds interval_;
   int& watchers_;
   asio::steady_timer timer_;
-  pool::PoolSnapshot snapshot_;
-  bool writing_ = false, cancelled_ = false, ended_ = false;
+  std::chrono::milliseconds interval_{};
+  bool counted_ = false, writing_ = false, cancelled_ = false;
 };
 
 }  // namespace
@@ -201,183 +143,218 @@ pool::PoolSnapshot take_snapshot(Engine& engine) {
   return snapshot;
 }
 
-grpc::ServerUnaryReactor* AdminService::GetPool(Context* context, const pool::GetPoolRequest*,
-                                                pool::PoolState* reply) {
-  return answer(engine_, context, [this, reply](Core&) {
-    *reply = pool_state(engine_);
-    return grpc::Status::OK;
-  });
+AdminService::AdminService(Engine& engine) : engine_(engine) {
+  add_view("GetPool", &AdminService::GetPool);
+  add_view("ListNodes", &AdminService::ListNodes);
+  add_view("ListGpus", &AdminService::ListGpus);
+  add_view("ListLeases", &AdminService::ListLeases);
+  add_view("ListQueue", &AdminService::ListQueue);
+  add_view("ListTenants", &AdminService::ListTenants);
+  add_view("GetQuota", &AdminService::GetQuota);
+  add_command(
+      "SetQuota", "set_quota", [](const pool::SetTenantQuotaRequest& request) { return request.tenant(); },
+      &AdminService::SetQuota);
+  add_command(
+      "ClearQuota", "clear_quota",
+      [](const pool::ClearTenantQuotaRequest& request) { return request.tenant(); },
+      &AdminService::ClearQuota);
+  add_view("GetPolicy", &AdminService::GetPolicy);
+  add_command(
+      "SetPolicy", "set_policy", [](const pool::Policy&) { return std::string(); }, &AdminService::SetPolicy);
+  add_command(
+      "Drain", "drain", [](const pool::DrainRequest& request) { return request.node(); },
+      &AdminService::Drain);
+  add_command(
+      "Undrain", "undrain", [](const pool::UndrainRequest& request) { return request.node(); },
+      &AdminService::Undrain);
+  add_command(
+      "RemoveNode", "remove_node", [](const pool::RemoveNodeRequest& request) { return request.node(); },
+      &AdminService::RemoveNode);
+  add_command(
+      "TrustGpu", "trust_gpu",
+      [](const pool::TrustGpuRequest& request) { return request.node() + " " + request.gpu(); },
+      &AdminService::TrustGpu);
+  add_command(
+      "Evict", "evict", [](const pool::EvictRequest& request) { return request.lease(); },
+      &AdminService::Evict);
+  add_view("Why", &AdminService::Why);
+  calls_[full_name("Watch")] = [this](Context& context) { return new Watcher(engine_, context, watchers_); };
 }
 
-grpc::ServerUnaryReactor* AdminService::ListNodes(Context* context, const pool::ListNodesRequest*,
-                                                  pool::ListNodesReply* reply) {
-  return answer(engine_, context, [reply](Core& core) {
-    core.view_nodes(*reply->mutable_nodes());
-    for (auto& node : *reply->mutable_nodes()) make_printable(node);
-    return grpc::Status::OK;
-  });
+grpc::ServerGenericBidiReactor* AdminService::CreateReactor(grpc::GenericCallbackServerContext* context) {
+  const auto found = calls_.find(context->method());
+  return found == calls_.end() ? CallbackGenericService::CreateReactor(context) : found->second(*context);
 }
 
-grpc::ServerUnaryReactor* AdminService::ListGpus(Context* context, const pool::ListGpusRequest* request,
-                                                 pool::ListPoolGpusReply* reply) {
-  return answer(engine_, context, [request, reply](Core& core) {
-    pool::ListNodesReply nodes;
-    core.view_nodes(*nodes.mutable_nodes());
-    for (const auto& node : nodes.nodes()) {
-      if (request->node().empty() || request->node() == node.name())
-        reply->mutable_gpus()->MergeFrom(node.gpus());
-    }
-    return grpc::Status::OK;
-  });
+// For calls that only read.
+template <class Request, class Reply>
+void AdminService::add_view(const char* name, grpc::Status (AdminService::*method)(const Request&, Reply&)) {
+  using Call = UnaryAdminCall<Request, Reply>;
+  const auto handle = [this, method](Context& context, const Request& request, Reply& reply,
+                                     const typename Call::Finish& finish) {
+    const grpc::Status status = check_operator(engine_, context);
+    finish(status.ok() ? (this->*method)(request, reply) : status);
+  };
+  calls_[full_name(name)] = [this, handle](Context& context) { return new Call(engine_, context, handle); };
 }
 
-grpc::ServerUnaryReactor* AdminService::ListLeases(Context* context, const pool::ListLeasesRequest* request,
-                                                   pool::ListLeasesReply* reply) {
-  return answer(engine_, context, [request, reply](Core& core) {
-    pool::ListLeasesReply all;
-    core.view_leases(*all.mutable_leases());
-    for (auto& lease : *all.mutable_leases()) {
-      if (!request->tenant().empty() && lease.tenant() != request->tenant()) continue;
-      const bool there = request->node().empty() ||
-                         std::any_of(lease.parts().begin(), lease.parts().end(),
-                                     [&](const auto& part) { return part.node() == request->node(); });
-      if (!there) continue;
-      make_printable(lease);
-      reply->add_leases()->Swap(&lease);
-    }
-    return grpc::Status::OK;
-  });
+// For calls that change the pool. Writes `does` and `on` to the audit file, and answers after the change has
+// been stored.
+template <class Request, class Reply>
+void AdminService::add_command(const char* name, const char* does,
+                               std::type_identity_t<std::string(const Request&)>* on,
+                               grpc::Status (AdminService::*method)(const Request&, Reply&)) {
+  using Call = UnaryAdminCall<Request, Reply>;
+  const auto handle = [this, does, on, method](Context& context, const Request& request, Reply& reply,
+                                               const typename Call::Finish& finish) {
+    std::string who;
+    grpc::Status status = check_operator(engine_, context, &who);
+    if (status.ok()) status = (this->*method)(request, reply);
+    if (!status.ok()) return finish(status);
+    engine_.audit("operator", {{"operator", who}, {"does", does}, {"on", cut_name(on(request))}});
+    engine_.flush([finish](bool stored) {
+      finish(stored ? grpc::Status::OK
+                    : grpc::Status(grpc::StatusCode::UNAVAILABLE, "the change could not be stored"));
+    });
+  };
+  calls_[full_name(name)] = [this, handle](Context& context) { return new Call(engine_, context, handle); };
 }
 
-grpc::ServerUnaryReactor* AdminService::ListQueue(Context* context, const pool::ListQueueRequest* request,
-                                                  pool::ListQueueReply* reply) {
-  return answer(engine_, context, [request, reply](Core& core) {
-    pool::ListQueueReply all;
-    core.view_queue(*all.mutable_waiting());
-    for (auto& waiting : *all.mutable_waiting()) {
-      if (!request->tenant().empty() && waiting.tenant() != request->tenant()) continue;
-      make_printable(waiting);
-      reply->add_waiting()->Swap(&waiting);
-    }
-    return grpc::Status::OK;
-  });
+grpc::Status AdminService::GetPool(const pool::GetPoolRequest&, pool::PoolState& reply) {
+  reply = pool_state(engine_);
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::ListTenants(Context* context, const pool::ListPoolTenantsRequest*,
-                                                    pool::ListPoolTenantsReply* reply) {
-  return answer(engine_, context, [this, reply](Core& core) {
-    core.view_tenants(*reply->mutable_tenants(), engine_.now());
-    return grpc::Status::OK;
-  });
+grpc::Status AdminService::ListNodes(const pool::ListNodesRequest&, pool::ListNodesReply& reply) {
+  Core& core = engine_.core();
+  core.view_nodes(*reply.mutable_nodes());
+  for (auto& node : *reply.mutable_nodes()) make_printable(node);
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::GetQuota(Context* context, const pool::GetTenantQuotaRequest* request,
-                                                 pool::TenantQuota* reply) {
-  return answer(engine_, context, [request, reply](Core& core) -> grpc::Status {
-    const auto found = core.tenants().find(request->tenant());
-    if (found == core.tenants().end())
-      return {grpc::StatusCode::NOT_FOUND, "unknown tenant '" + brief_name(request->tenant()) + "'"};
-    *reply = found->second.quota;
-    return grpc::Status::OK;
-  });
+grpc::Status AdminService::ListGpus(const pool::ListGpusRequest& request, pool::ListPoolGpusReply& reply) {
+  Core& core = engine_.core();
+  pool::ListNodesReply nodes;
+  core.view_nodes(*nodes.mutable_nodes());
+  for (const auto& node : nodes.nodes()) {
+    if (request.node().empty() || request.node() == node.name()) reply.mutable_gpus()->MergeFrom(node.gpus());
+  }
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::SetQuota(Context* context, const pool::SetTenantQuotaRequest* request,
-                                                 pool::TenantQuota* reply) {
-  return change(engine_, context, "set_quota", request->tenant(), [this, request, reply](Core& core) {
-    return take(core.set_quota(request->tenant(), request->quota(), engine_.now()), reply);
-  });
+grpc::Status AdminService::ListLeases(const pool::ListLeasesRequest& request, pool::ListLeasesReply& reply) {
+  Core& core = engine_.core();
+  pool::ListLeasesReply all;
+  core.view_leases(*all.mutable_leases());
+  for (auto& lease : *all.mutable_leases()) {
+    if (!request.tenant().empty() && lease.tenant() != request.tenant()) continue;
+    const bool there = request.node().empty() ||
+                       std::any_of(lease.parts().begin(), lease.parts().end(),
+                                   [&](const auto& part) { return part.node() == request.node(); });
+    if (!there) continue;
+    make_printable(lease);
+    reply.add_leases()->Swap(&lease);
+  }
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::ClearQuota(Context* context,
-                                                   const pool::ClearTenantQuotaRequest* request,
-                                                   pool::TenantQuota* reply) {
-  return change(engine_, context, "clear_quota", request->tenant(), [this, request, reply](Core& core) {
-    return take(core.clear_quota(request->tenant(), engine_.now()), reply);
-  });
+grpc::Status AdminService::ListQueue(const pool::ListQueueRequest& request, pool::ListQueueReply& reply) {
+  Core& core = engine_.core();
+  pool::ListQueueReply all;
+  core.view_queue(*all.mutable_waiting());
+  for (auto& waiting : *all.mutable_waiting()) {
+    if (!request.tenant().empty() && waiting.tenant() != request.tenant()) continue;
+    make_printable(waiting);
+    reply.add_waiting()->Swap(&waiting);
+  }
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::GetPolicy(Context* context, const pool::GetPolicyRequest*,
-                                                  pool::Policy* reply) {
-  return answer(engine_, context, [reply](Core& core) {
-    *reply = core.policy();
-    return grpc::Status::OK;
-  });
+grpc::Status AdminService::ListTenants(const pool::ListPoolTenantsRequest&,
+                                       pool::ListPoolTenantsReply& reply) {
+  Core& core = engine_.core();
+  core.view_tenants(*reply.mutable_tenants(), engine_.now());
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::SetPolicy(Context* context, const pool::Policy* request,
-                                                  pool::Policy* reply) {
-  return change(engine_, context, "set_policy", "", [this, request, reply](Core& core) {
-    return take(core.set_policy(*request, engine_.now()), reply);
-  });
+grpc::Status AdminService::GetQuota(const pool::GetTenantQuotaRequest& request, pool::TenantQuota& reply) {
+  Core& core = engine_.core();
+  const auto found = core.tenants().find(request.tenant());
+  if (found == core.tenants().end())
+    return {grpc::StatusCode::NOT_FOUND, "unknown tenant '" + brief_name(request.tenant()) + "'"};
+  reply = found->second.quota;
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::Drain(Context* context, const pool::DrainRequest* request,
-                                              pool::NodeState* reply) {
-  return change(engine_, context, "drain", request->node(), [this, request, reply](Core& core) {
-    if (request->reason().size() > kLongestReason) return too_long();
-    const auto done = core.drain(request->node(), printable(request->reason()), request->evict(),
-                                 grace_of(*request), engine_.now());
-    return done ? take(core.view_node(request->node()), reply) : failed(done.error());
-  });
+grpc::Status AdminService::SetQuota(const pool::SetTenantQuotaRequest& request, pool::TenantQuota& reply) {
+  Core& core = engine_.core();
+  return take(core.set_quota(request.tenant(), request.quota(), engine_.now()), &reply);
 }
 
-grpc::ServerUnaryReactor* AdminService::Undrain(Context* context, const pool::UndrainRequest* request,
-                                                pool::NodeState* reply) {
-  return change(engine_, context, "undrain", request->node(), [this, request, reply](Core& core) {
-    const auto done = core.undrain(request->node(), engine_.now());
-    return done ? take(core.view_node(request->node()), reply) : failed(done.error());
-  });
+grpc::Status AdminService::ClearQuota(const pool::ClearTenantQuotaRequest& request,
+                                      pool::TenantQuota& reply) {
+  Core& core = engine_.core();
+  return take(core.clear_quota(request.tenant(), engine_.now()), &reply);
 }
 
-grpc::ServerUnaryReactor* AdminService::RemoveNode(Context* context, const pool::RemoveNodeRequest* request,
-                                                   pool::RemoveNodeReply* reply) {
-  return change(engine_, context, "remove_node", request->node(),
-                [this, request, reply](Core& core) -> grpc::Status {
-                  const auto ended = core.remove_node(request->node(), engine_.now());
-                  if (!ended && ended.error().code == ErrorCode::invalid)
-                    return {grpc::StatusCode::FAILED_PRECONDITION, ended.error().message};
-                  if (!ended) return failed(ended.error());
-                  reply->set_leases_ended(*ended);
-                  return grpc::Status::OK;
-                });
+grpc::Status AdminService::GetPolicy(const pool::GetPolicyRequest&, pool::Policy& reply) {
+  Core& core = engine_.core();
+  reply = core.policy();
+  return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* AdminService::TrustGpu(Context* context, const pool::TrustGpuRequest* request,
-                                                 pool::NodeState* reply) {
-  return change(engine_, context, "trust_gpu", request->node() + " " + request->gpu(),
-                [this, request, reply](Core& core) {
-                  const auto done = core.trust_gpu(request->node(), request->gpu(), engine_.now());
-                  return done ? take(core.view_node(request->node()), reply) : failed(done.error());
-                });
+grpc::Status AdminService::SetPolicy(const pool::Policy& request, pool::Policy& reply) {
+  Core& core = engine_.core();
+  return take(core.set_policy(request, engine_.now()), &reply);
 }
 
-grpc::ServerUnaryReactor* AdminService::Evict(Context* context, const pool::EvictRequest* request,
-                                              pool::LeaseState* reply) {
-  return change(engine_, context, "evict", request->lease(), [this, request, reply](Core& core) {
-    if (request->reason().size() > kLongestReason) return too_long();
-    const auto lease =
-        core.evict(request->lease(), printable(request->reason()), grace_of(*request), engine_.now());
-    if (!lease) return failed(lease.error());
-    const grpc::Status status = take(core.view_lease(*lease), reply);
-    make_printable(*reply);
-    return status;
-  });
+grpc::Status AdminService::Drain(const pool::DrainRequest& request, pool::NodeState& reply) {
+  Core& core = engine_.core();
+  if (request.reason().size() > kLongestReason) return too_long();
+  const auto done = core.drain(request.node(), printable(request.reason()), request.evict(),
+                               grace_of(request), engine_.now());
+  return done ? take(core.view_node(request.node()), &reply) : failed(done.error());
 }
 
-grpc::ServerUnaryReactor* AdminService::Why(Context* context, const pool::WhyRequest* request,
-                                            pool::WhyReply* reply) {
-  return answer(engine_, context, [this, request, reply](Core& core) {
-    const auto lines = core.why(request->id(), engine_.now());
-    if (!lines) return failed(lines.error());
-    for (const std::string& line : *lines) reply->add_lines(printable(line));
-    return grpc::Status::OK;
-  });
+grpc::Status AdminService::Undrain(const pool::UndrainRequest& request, pool::NodeState& reply) {
+  Core& core = engine_.core();
+  const auto done = core.undrain(request.node(), engine_.now());
+  return done ? take(core.view_node(request.node()), &reply) : failed(done.error());
 }
 
-grpc::ServerWriteReactor<pool::PoolSnapshot>* AdminService::Watch(Context* context,
-                                                                  const pool::PoolWatchRequest* request) {
-  return new Watcher(engine_, *context, request->interval_ms(), watchers_);
+grpc::Status AdminService::RemoveNode(const pool::RemoveNodeRequest& request, pool::RemoveNodeReply& reply) {
+  Core& core = engine_.core();
+  const auto ended = core.remove_node(request.node(), engine_.now());
+  if (!ended && ended.error().code == ErrorCode::invalid)
+    return {grpc::StatusCode::FAILED_PRECONDITION, ended.error().message};
+  if (!ended) return failed(ended.error());
+  reply.set_leases_ended(*ended);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::TrustGpu(const pool::TrustGpuRequest& request, pool::NodeState& reply) {
+  Core& core = engine_.core();
+  const auto done = core.trust_gpu(request.node(), request.gpu(), engine_.now());
+  return done ? take(core.view_node(request.node()), &reply) : failed(done.error());
+}
+
+grpc::Status AdminService::Evict(const pool::EvictRequest& request, pool::LeaseState& reply) {
+  Core& core = engine_.core();
+  if (request.reason().size() > kLongestReason) return too_long();
+  const auto lease =
+      core.evict(request.lease(), printable(request.reason()), grace_of(request), engine_.now());
+  if (!lease) return failed(lease.error());
+  const grpc::Status status = take(core.view_lease(*lease), &reply);
+  make_printable(reply);
+  return status;
+}
+
+grpc::Status AdminService::Why(const pool::WhyRequest& request, pool::WhyReply& reply) {
+  Core& core = engine_.core();
+  const auto lines = core.why(request.id(), engine_.now());
+  if (!lines) return failed(lines.error());
+  for (const std::string& line : *lines) reply.add_lines(printable(line));
+  return grpc::Status::OK;
 }
 
 }  // namespace gpupool::scheduler

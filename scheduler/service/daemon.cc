@@ -162,7 +162,7 @@ class Daemon {
     builder.AddListeningPort(where_.text, credentials, &port_);
     builder.RegisterService(&leases_);
     builder.RegisterService(&nodes_);
-    builder.RegisterService(&admin_);
+    builder.RegisterCallbackGenericService(&admin_);
     server_ = builder.BuildAndStart();
     if (!server_ || port_ == 0)
       return Error{ErrorCode::unavailable, "cannot listen on " + where_.text + ": the port may be in use"};
