@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/admission/received_limits.h"
 #include "common/files/exposure.h"
 #include "common/text/printable.h"
 #include "protocol/control/connect_failure.h"
@@ -26,7 +27,7 @@ std::string contents(const std::string& path) {
 std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler,
                                             const transport::TlsOptions& tls, int most_message_bytes) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(most_message_bytes);
+  limit_received(arguments, most_message_bytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

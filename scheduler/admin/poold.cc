@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "common/admission/received_limits.h"
 #include "protocol/control/admin_address.h"
 
 namespace gpupool::admin {
@@ -55,7 +56,7 @@ std::string port_of(const std::string& socket) {
 
 std::shared_ptr<grpc::Channel> open_channel(const std::string& socket) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
+  limit_received(arguments, kMaxReplyBytes);
   return grpc::CreateCustomChannel("unix:" + std::filesystem::absolute(socket).string(),
                                    grpc::InsecureChannelCredentials(), arguments);
 }

@@ -7,9 +7,11 @@
 #include <iterator>
 #include <thread>
 
+#include "common/admission/received_limits.h"
 #include "common/files/exposure.h"
 #include "common/log/log.h"
 #include "common/text/printable.h"
+#include "scheduler/store/etcd/redo_log.h"
 
 namespace gpupool::scheduler::etcd {
 namespace {
@@ -18,7 +20,9 @@ using namespace std::chrono_literals;
 using namespace etcdserverpb;
 
 constexpr auto kAttempt = 1s;
-constexpr auto kPauseAfterAll = 50ms;                              // pause after all members have failed
+constexpr auto kPauseAfterAll = 50ms;  // pause after all members have failed
+// A page of the largest entries, which the redo log makes, with their keys.
+constexpr int kMaxReplyBytes = kMaxPage * static_cast<int>(kMaxBytes + kMaxBytes / 4 + 4096);
 constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;  // etcd allows a ping every 5 s
 
 // Returns true for failures that another member may not have; for the other codes each member would answer
@@ -90,7 +94,7 @@ std::shared_ptr<Client::Member> Client::connect(const std::string& address) cons
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(-1);
+  limit_received(arguments, kMaxReplyBytes);
   return std::make_shared<Member>(grpc::CreateCustomChannel(address, credentials_, arguments));
 }
 

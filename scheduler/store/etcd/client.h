@@ -17,6 +17,8 @@
 
 namespace gpupool::scheduler::etcd {
 
+constexpr int kMaxPage = 32;  // entries of a range request; so the size of a reply has a limit
+
 // CLOCK_BOOTTIME: keeps running while the machine is suspended, as etcd's lease does on other machines.
 struct Clock {
   using duration = std::chrono::nanoseconds;

@@ -23,7 +23,6 @@ using etcd::RedoLog;
 constexpr auto kLeaderLives = 3s;  // TTL of the leader's lease
 constexpr auto kTimeout = 3s;      // deadline of a call
 constexpr auto kLookAgain = 50ms;
-constexpr int kPage = 500;       // entries per range request
 constexpr int kMaxReadings = 5;  // attempts of all() while etcd compacts the revisions that it reads
 
 uint64_t term_of(const std::string& term_record) {
@@ -313,7 +312,7 @@ class EtcdStore : public Store {
     RangeRequest request;
     request.set_key(prefix);
     request.set_range_end(etcd::prefix_end(prefix));
-    request.set_limit(kPage);
+    request.set_limit(etcd::kMaxPage);
     for (bool more = true; more;) {
       request.set_revision(revision);
       RangeResponse reply;
