@@ -9,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "common/admission/received_limits.h"
 #include "common/blocked_signals.h"
 #include "common/files/exposure.h"
 #include "common/log/log.h"
@@ -30,6 +31,8 @@ constexpr milliseconds kShortestPatience{15'000};  // for later messages; or kMi
 constexpr int kMissedHeartbeats = 4;
 constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
 constexpr milliseconds kNotableSkew{5'000};
+constexpr milliseconds kBetweenOrders{10};
+constexpr int kMostEndsAtOnce = 1024;
 constexpr milliseconds kLongestGrace{24 * 3'600'000};
 constexpr size_t kLongestReason = 1024, kLongestAddress = 300, kMostTokenBytes = 4096;
 constexpr int kMostOrderBytes = 1 << 20;
@@ -80,6 +83,7 @@ Agent::Agent(asio::io_context& context, PoolOptions options, Leases& leases, Hos
       retry_timer_(context),
       report_timer_(context),
       patience_timer_(context),
+      read_timer_(context),
       shared_(std::make_shared<Shared>()),
       heartbeat_(kUsualHeartbeat) {}
 
@@ -111,6 +115,7 @@ void Agent::stop() {
   retry_timer_.cancel();
   report_timer_.cancel();
   patience_timer_.cancel();
+  read_timer_.cancel();
   if (!stream_) return;
   if (registered_) {
     pool::NodeReport last = make_report();
@@ -129,7 +134,7 @@ std::shared_ptr<grpc::Channel> Agent::channel(const std::string& address) const 
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectPatience.count()));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectPatience.count()));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(kMostOrderBytes);
+  limit_received(arguments, kMostOrderBytes);
   const auto credentials =
       options_.ca.empty() && (options_.insecure || transport::connects_to_loopback(address))
           ? grpc::InsecureChannelCredentials()
@@ -183,7 +188,10 @@ void Agent::open_stream(uint64_t attempt, const Result<std::string>& token, cons
   }
   const BlockedSignals blocked;  // for gRPC's threads
   NodeStream::Events events;
-  events.orders = on_thread(attempt, [this](const pool::NodeOrders& orders) { handle_orders(orders); });
+  events.orders = on_thread(attempt, [this](const pool::NodeOrders& orders) {
+    handle_orders(orders);
+    read_next_orders();
+  });
   events.written = on_thread(attempt, [this] {
     writing_ = false;
     if (std::exchange(wants_report_, false)) report();
@@ -278,14 +286,26 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
       log::warning("node_fenced", {{"scheduler", address_}, {"reason", fenced}});
     fenced_because_ = fenced;
   }
+  int malformed = 0, count = 0;
   for (const pool::EndLease& end : orders.end()) {
-    if (end.lease().size() != lease::kIdBytes) {
-      log::warning("order_ignored",
-                   {{"scheduler", address_}, {"reason", "malformed lease ID in an order to end a lease"}});
-      continue;
-    }
-    leases_.end(end.lease(), bounded(end.reason()), std::min(milliseconds(end.grace_ms()), kLongestGrace));
+    if (++count > kMostEndsAtOnce) break;  // the scheduler repeats orders until they are answered
+    if (end.lease().size() == lease::kIdBytes)
+      leases_.end(end.lease(), bounded(end.reason()), std::min(milliseconds(end.grace_ms()), kLongestGrace));
+    else
+      ++malformed;
   }
+  if (malformed == 0) return;
+  log::warning("orders_ignored", {{"scheduler", address_},
+                                  {"count", malformed},
+                                  {"reason", "malformed lease ID in an order to end a lease"}});
+}
+
+// A scheduler that sends orders without end fills its own window, and other work of this thread goes on.
+void Agent::read_next_orders() {
+  read_timer_.expires_after(kBetweenOrders);
+  read_timer_.async_wait([this](const asio::error_code& status) {
+    if (!status && stream_) stream_->read_next();
+  });
 }
 
 void Agent::note_clock(int64_t scheduler_ms) {

@@ -48,6 +48,7 @@ class Agent {
   template <class Event>
   auto on_thread(uint64_t attempt, Event event);
   void handle_orders(const pool::NodeOrders& orders);
+  void read_next_orders();
   void handle_stream_end(const grpc::Status& status, const std::string& leader);
   void schedule_retry(const std::string& why);
   void report();
@@ -65,6 +66,7 @@ class Agent {
   asio::steady_timer retry_timer_;
   asio::steady_timer report_timer_;
   asio::steady_timer patience_timer_;  // limits the wait for the scheduler's next message
+  asio::steady_timer read_timer_;      // the pause before the scheduler's next message is read
   const std::shared_ptr<Shared> shared_;
 
   std::shared_ptr<NodeStream> stream_;

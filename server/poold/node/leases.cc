@@ -82,7 +82,7 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   }
   remove_finished();
   const auto known = entries_.find(lease->id());
-  if (ended_.contains(lease->id())) {
+  if (ended_.contains(lease->id()) || (known != entries_.end() && known->second.ending)) {
     return refused("the lease has ended" + (known == entries_.end() ? "" : ": " + known->second.reason));
   }
   auto gpus = find_gpus(*lease);
@@ -116,13 +116,16 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
 }
 
 void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace) {
-  const bool is_first = ended_.insert_or_assign(id, host_.now() + kRemembered).second;
-  if (is_first)
+  if (ended_.insert(id).second) {
+    ended_in_order_.emplace_back(id, host_.now() + kRemembered);
+    forget_ended();
     log::info("lease_ends",
               {{"lease", lease::hexadecimal(id)}, {"grace_ms", grace.count()}, {"reason", reason}});
+  }
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    to_report_.try_emplace(id, 0);
+    // Otherwise the scheduler does not read the reports; it repeats the order.
+    if (to_report_.size() < kMostEnded) to_report_.try_emplace(id, 0);
     post_cleanup();
     return;
   }
@@ -166,7 +169,16 @@ void Leases::remove_finished() {
     tenants_.remove_lease(entry.tenant);
     at = entries_.erase(at);
   }
-  std::erase_if(ended_, [&](const auto& ended) { return now > ended.second; });
+  forget_ended();
+}
+
+void Leases::forget_ended() {
+  const Time now = host_.now();
+  while (!ended_in_order_.empty() &&
+         (now > ended_in_order_.front().second || ended_in_order_.size() > kMostEnded)) {
+    ended_.erase(ended_in_order_.front().first);
+    ended_in_order_.pop_front();
+  }
 }
 
 void Leases::report(pool::NodeReport& out) {

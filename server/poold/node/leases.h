@@ -9,11 +9,13 @@
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/control/hello.pb.h"
@@ -59,6 +61,10 @@ class Leases {
   // the keys that verify leases.
   void report(pool::NodeReport& out);
   size_t count() const { return entries_.size(); }
+  // Number of ended leases of which no new session is admitted. Beyond the limit the oldest is forgotten, so
+  // that a compromised scheduler cannot fill poold's memory.
+  static constexpr size_t kMostEnded = 131'072;
+  size_t ended() const { return ended_.size(); }
   // `changed` is called when there is something to report at once, for this object's whole life.
   void on_end(std::function<void()> changed) { changed_ = std::move(changed); }
   // Stops the timers.
@@ -80,6 +86,7 @@ class Leases {
   Result<std::vector<uint32_t>> find_gpus(const lease::Lease& lease) const;
   std::string new_name(const lease::Lease& lease) const;
   void remove_finished();
+  void forget_ended();
 
   asio::io_context& context_;
   Tenants& tenants_;
@@ -87,8 +94,10 @@ class Leases {
   const std::string boot_;
   std::vector<lease::PublicKey> keys_;
   const Host host_;
-  std::map<std::string, Entry> entries_;       // by id
-  std::map<std::string, Time> ended_;          // by ID: until when one of its tokens may be valid
+  std::map<std::string, Entry> entries_;  // by id
+  std::set<std::string> ended_;           // IDs of ended leases
+  // The same, oldest first: until when one of the lease's tokens may be valid.
+  std::deque<std::pair<std::string, Time>> ended_in_order_;
   std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID
   std::function<void()> changed_;
   bool cleanup_posted_ = false;

@@ -29,15 +29,26 @@ void NodeStream::write(pool::NodeReport report) {
   StartWrite(&report_);
 }
 
-void NodeStream::leave(pool::NodeReport last) {
+void NodeStream::read_next() {
   {
     const std::lock_guard lock(mutex_);
-    if (writing_) {
-      last_ = std::move(last);
-      return;
-    }
+    reading_ = true;
   }
-  write_last(std::move(last));
+  StartRead(&orders_);
+}
+
+// Reads until the end, since unread orders would delay it.
+void NodeStream::leave(pool::NodeReport last) {
+  bool reads = false, writes = false;
+  {
+    const std::lock_guard lock(mutex_);
+    discards_ = true;
+    reads = std::exchange(reading_, true);
+    writes = writing_;
+    if (writes) last_ = std::move(last);
+  }
+  if (!reads) StartRead(&orders_);
+  if (!writes) write_last(std::move(last));
 }
 
 void NodeStream::write_last(pool::NodeReport report) {
@@ -48,8 +59,15 @@ void NodeStream::write_last(pool::NodeReport report) {
 
 void NodeStream::OnReadDone(bool ok) {
   if (!ok) return events_.broken();
-  events_.orders(std::exchange(orders_, {}));
-  StartRead(&orders_);
+  pool::NodeOrders orders = std::exchange(orders_, {});  // before leave() may read the next ones
+  bool discards = false;
+  {
+    const std::lock_guard lock(mutex_);
+    discards = discards_;
+    reading_ = discards;
+  }
+  if (discards) return StartRead(&orders_);
+  events_.orders(std::move(orders));
 }
 
 void NodeStream::OnWriteDone(bool ok) {

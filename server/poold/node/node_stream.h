@@ -17,9 +17,9 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
                          public std::enable_shared_from_this<NodeStream> {
  public:
   struct Events {
-    std::function<void(pool::NodeOrders)> orders;
-    std::function<void()> written;  // write() may be called again
-    std::function<void()> broken;   // call release()
+    std::function<void(pool::NodeOrders)> orders;  // the next ones are read after read_next()
+    std::function<void()> written;                 // write() may be called again
+    std::function<void()> broken;                  // call release()
     // Called last. `leader`: the address that an UNAVAILABLE scheduler redirects to; empty: none. `stream`
     // must be released on a thread other than gRPC's, which is still using it.
     std::function<void(std::shared_ptr<NodeStream> stream, const grpc::Status& status,
@@ -32,6 +32,9 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
 
   // The first write may follow open() at once, later ones only after `written`, and none after release().
   void write(pool::NodeReport report);
+  // Call once after each `orders`, unless release() or leave() was called: a scheduler that sends orders
+  // faster than poold's thread handles them then fills its own window, not poold's memory.
+  void read_next();
   void cancel() { context_.TryCancel(); }
   // Writes a last report, after the pending one, and ends the stream. Call once, instead of release().
   void leave(pool::NodeReport last);
@@ -50,8 +53,10 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   const std::unique_ptr<pool::Nodes::Stub> stub_;
   pool::NodeOrders orders_;
   pool::NodeReport report_;
-  std::mutex mutex_;  // guards writing_ and last_, which both threads use
+  std::mutex mutex_;  // guards the members below but self_, which both threads use
   bool writing_ = false;
+  bool reading_ = true;                   // false: `orders` were given out
+  bool discards_ = false;                 // nobody handles orders any more
   std::optional<pool::NodeReport> last_;  // waits for the pending write
   std::shared_ptr<NodeStream> self_;      // keeps this object alive until OnDone()
 };

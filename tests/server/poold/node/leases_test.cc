@@ -1,5 +1,6 @@
 #include "server/poold/node/leases.h"
 
+#include <cstring>
 #include <map>
 
 #include "common/text/gpu_uuid.h"
@@ -250,6 +251,26 @@ TEST_CASE("a lease that was never used can be ended", "[leases]") {
   CHECK(node.told == 1);
   CHECK(node.report().at(lease.id()).sessions() == 0);
   CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
+}
+
+TEST_CASE("orders to end leases without end do not fill the memory and admit no ended lease again",
+          "[leases]") {
+  Node node;
+  const lease::Lease used = node.maker.lease({gpu(0)});
+  const std::string name = node.admit(used);
+  node.leases.end(used.id(), "preempted", milliseconds(3'600'000));
+  std::string id(lease::kIdBytes, '\0');
+  for (uint32_t number = 0; number < Leases::kMostEnded + 1000; ++number) {
+    std::memcpy(id.data(), &number, sizeof number);
+    node.leases.end(id, "flood", milliseconds(0));
+  }
+  CHECK(node.leases.ended() == Leases::kMostEnded);
+  CHECK(node.report().size() <= Leases::kMostEnded + 1);
+  CHECK_THAT(node.admit(used), ContainsSubstring("has ended: preempted"));
+  node.now += lease::kLongestLife + 3 * lease::kClockSkew;
+  node.report();
+  CHECK(node.leases.ended() == 0);
+  node.leases.stop();
 }
 
 TEST_CASE("expiry ends no running session and forgets leases without sessions", "[leases]") {
