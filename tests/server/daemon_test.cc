@@ -130,6 +130,14 @@ TEST_CASE("poold listens beyond loopback only when told to") {
   CHECK(allowed.stop() == 0);
 }
 
+TEST_CASE("poold warns of metrics that other machines can read") {
+  const PooldProcess local(kDevice, {"--metrics", "127.0.0.1:0"});
+  CHECK(has(local.log(), " metrics url="));
+  CHECK_FALSE(has(local.log(), "metrics_open"));
+  const PooldProcess open(kDevice, {"--metrics", "0.0.0.0:0"});
+  CHECK(has(open.log(), " warning poold[" + std::to_string(open.pid()) + "] metrics_open "));
+}
+
 TEST_CASE("a port that is taken and a port file that cannot be written end poold with status 1") {
   PooldProcess first(kDevice);
   const Finished second = poold({"--listen", first.url(), "--device", kDevice});
