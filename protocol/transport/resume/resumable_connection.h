@@ -1,0 +1,97 @@
+// A connection that survives the loss of what carries it. If the carrier (a connection of any transport)
+// breaks, both sides continue on another carrier at the byte where they were: none is lost or repeated.
+//
+// Each side counts the bytes that it has sent and received, and keeps what it has sent until the peer has
+// acknowledged it. The protocol above carries the acknowledgements: a side tells its peer received(), and
+// passes what the peer tells to acknowledge(). A bounded number of bytes is kept; while more are
+// unacknowledged, the connection works but cannot be resumed.
+//
+// While the carrier is broken, send_some() and receive_some() return 0 and wait() blocks; its deadline moves
+// by the time that the connection was broken. Another thread of the owner makes the next carrier:
+//
+//   while (connection.wait_for_break()) {
+//     uint64_t received = connection.retire_carrier();
+//     ... connect again and tell the peer `received`; it answers with its own count ...
+//     connection.resume(std::move(carrier), peer_received);   // or give_up() or try again
+//   }
+//
+// One sender and one receiver at a time, as for every Connection; the functions below upgrade() may be called
+// by any thread.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "protocol/transport/resume/kept_bytes.h"
+#include "protocol/transport/transport.h"
+
+namespace gpupool::transport {
+
+class ResumableConnection final : public Connection {
+ public:
+  static constexpr size_t kMostKept = 64u << 20;
+
+  // `carrier` has exchanged its hellos and is upgraded: bytes count from here.
+  explicit ResumableConnection(std::unique_ptr<Connection> carrier, size_t most_kept = kMostKept);
+
+  Result<size_t> send_some(std::span<const iovec> buffers) override;
+  Result<size_t> receive_some(std::span<std::byte> buffer) override;
+  Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
+  Patience patience() const override { return patience_; }
+  void check_peer_alive() override;
+  void interrupt() override;
+  void close() override;  // for good
+  std::string peer() const override;
+  int release_descriptor() override;
+  bool shares_memory() const override;
+  std::string carrier() const override;
+
+  // Bytes received since the start.
+  uint64_t received() const { return received_.load(std::memory_order_acquire); }
+  // The peer has received this many bytes. The next send_some() fails if they were never sent.
+  void acknowledge(uint64_t position);
+
+  // Breaks the carrier, because the caller knows that the peer no longer answers on it.
+  void break_carrier(Error why);
+  // Blocks until the carrier is broken and returns the reason; nullopt: the connection was closed for good.
+  std::optional<Error> wait_for_break();
+  // Ends all use of the broken carrier and returns received(), which then stays the same until resume().
+  uint64_t retire_carrier();
+  // Continues on `carrier`, whose peer has received `peer_received` bytes. Blocks until everything that the
+  // peer has missed was sent. An error means that the connection cannot be resumed with this position; it is
+  // still broken then. If the new carrier breaks meanwhile, the result is success: wait_for_break() tells.
+  Result<void> resume(std::unique_ptr<Connection> carrier, uint64_t peer_received);
+  // The connection will not be resumed: all calls fail with this error.
+  void give_up(Error why);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  std::shared_ptr<Connection> current() const;
+  Result<size_t> fail_or_break(const Error& error);
+  bool is_broken() const { return broken_.load(std::memory_order_acquire); }
+  Result<bool> resend();  // call with send_mutex_ held; false: no room, or the carrier is broken
+  void finish_resending();
+
+  const Patience patience_;
+
+  // carrier_ changes with all three mutexes held, in this order, so each of them protects reading it.
+  mutable std::mutex send_mutex_;
+  KeptBytes kept_;
+  uint64_t carried_ = 0;  // bytes that this or an earlier carrier has taken and the peer has or will get
+  std::mutex receive_mutex_;
+  std::atomic<uint64_t> received_{0};
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::shared_ptr<Connection> carrier_;
+  std::optional<Error> why_broken_;
+  std::optional<Error> final_error_;
+  bool resending_ = false;
+
+  std::atomic<bool> broken_{false};  // carrier_ must not be used; also set for good
+  std::atomic<bool> interrupted_{false};
+  std::atomic<uint64_t> acknowledged_{0};
+};
+
+}  // namespace gpupool::transport

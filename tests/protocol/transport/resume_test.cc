@@ -1,0 +1,251 @@
+// Connections that continue on another carrier: bytes arrive once and in order, whatever breaks and when.
+#include "protocol/transport/resume/resumable_connection.h"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "tests/protocol/transport/contract.h"
+
+using namespace gpupool;
+using namespace gpupool::transport;
+using namespace gpupool::transport::contract;
+using Ready = Connection::Ready;
+
+namespace {
+
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr size_t kBytes = 4u << 20;
+constexpr int kCuts = 20;
+#else
+constexpr size_t kBytes = 32u << 20;
+constexpr int kCuts = 100;
+#endif
+
+std::vector<std::byte> text_of(const KeptBytes& kept, uint64_t position) {
+  std::vector<std::byte> bytes;
+  while (position < kept.end()) {
+    for (const iovec& part : kept.from(position, 3)) {
+      const auto* from = static_cast<const std::byte*>(part.iov_base);
+      bytes.insert(bytes.end(), from, from + part.iov_len);
+      position += part.iov_len;
+    }
+  }
+  return bytes;
+}
+
+// Both sides of a connection, and how its carriers are made.
+class Line {
+ public:
+  explicit Line(const BackendUnderTest& backend, size_t most_kept = ResumableConnection::kMostKept)
+      : backend_(backend) {
+    Pair pair = make_pair(backend);
+    client = std::make_unique<ResumableConnection>(std::move(pair.client), most_kept);
+    server = std::make_unique<ResumableConnection>(std::move(pair.server), most_kept);
+  }
+  // Repairs the line when either side has noticed a break.
+  Result<void> repair() {
+    client->break_carrier({ErrorCode::lost, "test"});
+    server->break_carrier({ErrorCode::lost, "test"});
+    const uint64_t at_client = client->retire_carrier();
+    const uint64_t at_server = server->retire_carrier();
+    Pair pair = make_pair(backend_);
+    Result<void> there;
+    std::thread other([&] { there = server->resume(std::move(pair.server), at_client); });
+    const auto here = client->resume(std::move(pair.client), at_server);
+    other.join();
+    return here ? there : here;
+  }
+  std::unique_ptr<ResumableConnection> client, server;
+
+ private:
+  const BackendUnderTest backend_;
+};
+
+// Sends `out` in irregular pieces, as far as `allowed`.
+Result<void> send_all_of(Connection& connection, const std::vector<std::byte>& out, uint32_t seed,
+                         const std::atomic<size_t>& allowed) {
+  std::mt19937 random(seed);
+  for (size_t at = 0; at < out.size();) {
+    const size_t size = std::min<size_t>(1 + random() % (random() % 8 == 0 ? 300'000 : 3'000), out.size() - at);
+    const iovec piece{const_cast<std::byte*>(out.data() + at), size};
+    if (auto sent = send_all(connection, {&piece, 1}, in(kLong)); !sent) return sent;
+    at += size;
+    while (at > allowed) std::this_thread::yield();
+  }
+  return {};
+}
+
+// Receives as many bytes as `expected` has, in irregular pieces, and acknowledges some of them to the peer.
+bool receives(ResumableConnection& connection, ResumableConnection& peer, const std::vector<std::byte>& expected,
+              uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> got(expected.size());
+  for (size_t at = 0; at < got.size();) {
+    const size_t size = std::min<size_t>(1 + random() % 100'000, got.size() - at);
+    if (!receive_exact(connection, std::span(got).subspan(at, size), in(kLong))) return false;
+    at += size;
+    if (random() % 4 == 0) peer.acknowledge(connection.received());
+  }
+  return got == expected;
+}
+
+}  // namespace
+
+TEST_CASE("kept bytes are those from the last acknowledgement on") {
+  KeptBytes kept(1u << 20);
+  const auto bytes = pattern(300'000, 1);
+  const iovec parts[] = {{const_cast<std::byte*>(bytes.data()), 100'000},
+                         {nullptr, 0},
+                         {const_cast<std::byte*>(bytes.data()) + 100'000, 200'000}};
+  kept.append(parts, 250'000);
+  CHECK(kept.end() == 250'000);
+  CHECK(kept.size() == 250'000);
+  const auto tail = [&](size_t from, size_t to) {
+    return std::vector(bytes.begin() + static_cast<long>(from), bytes.begin() + static_cast<long>(to));
+  };
+  CHECK(text_of(kept, 0) == tail(0, 250'000));
+  CHECK(text_of(kept, 65'535) == tail(65'535, 250'000));
+  for (const size_t position : {size_t{1}, size_t{65'536}, size_t{70'000}, size_t{70'000}, size_t{60'000}}) {
+    kept.drop_before(position);
+  }
+  CHECK_FALSE(kept.holds(69'999));
+  CHECK(kept.holds(70'000));
+  CHECK(kept.holds(250'000));
+  CHECK_FALSE(kept.holds(250'001));
+  CHECK(text_of(kept, 70'000) == tail(70'000, 250'000));
+  kept.drop_before(250'000);
+  CHECK(kept.size() == 0);
+  const iovec rest{const_cast<std::byte*>(bytes.data()) + 250'000, 50'000};
+  kept.append({&rest, 1}, 50'000);
+  CHECK(text_of(kept, 250'000) == tail(250'000, 300'000));
+}
+
+TEST_CASE("more unacknowledged bytes than are kept make a position before the end useless") {
+  KeptBytes kept(100'000);
+  const auto bytes = pattern(100'001, 1);
+  const iovec part = as_iovec(bytes);
+  kept.append({&part, 1}, 60'000);
+  kept.append({&part, 1}, 40'001);
+  CHECK(kept.end() == 100'001);
+  CHECK(kept.size() == 0);
+  CHECK_FALSE(kept.holds(100'000));
+  CHECK(kept.holds(100'001));
+  kept.append({&part, 1}, 100'000);  // fits again
+  CHECK(kept.holds(100'001));
+  CHECK(text_of(kept, 100'001) == std::vector(bytes.begin(), bytes.end() - 1));
+  kept.append({&part, 1}, 100'001);
+  CHECK_FALSE(kept.holds(200'001));
+  CHECK(kept.holds(300'002));
+}
+
+TEST_CASE("bytes in both directions survive cuts at random moments") {
+  const auto backend = GENERATE(from_range(backends()));
+  if (backend.scheme == "rdma") return;
+  Line line(backend);
+  const auto up = pattern(kBytes, 1), down = pattern(kBytes, 2);
+  // Before each cut the senders come as far as the next cut's share.
+  constexpr size_t kShare = kBytes / kCuts;
+  std::atomic<size_t> allowed{2 * kShare};
+  std::atomic<bool> right_up{false}, right_down{false};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { (void)send_all_of(*line.client, up, 3, allowed); });
+  threads.emplace_back([&] { (void)send_all_of(*line.server, down, 4, allowed); });
+  threads.emplace_back([&] { right_up = receives(*line.server, *line.client, up, 5); });
+  threads.emplace_back([&] { right_down = receives(*line.client, *line.server, down, 6); });
+  std::mt19937 random(7);
+  std::string problem;
+  for (int cut = 0; cut < kCuts - 1 && problem.empty(); ++cut) {
+    const uint64_t goal = cut * kShare + random() % kShare;
+    while (line.server->received() < goal) std::this_thread::yield();
+    (random() % 2 == 0 ? *line.client : *line.server).break_carrier({ErrorCode::lost, "cut"});
+    if (const auto repaired = line.repair(); !repaired) problem = repaired.error().message;
+    allowed += kShare;
+  }
+  allowed = kBytes;
+  for (std::thread& thread : threads) thread.join();
+  CHECK(problem == "");
+  CHECK(right_up);
+  CHECK(right_down);
+}
+
+TEST_CASE("a break blocks both sides until the connection continues") {
+  const auto backend = GENERATE(from_range(backends()));
+  if (backend.scheme == "rdma") return;
+  Line line(backend);
+  REQUIRE(send_text(*line.client, "before"));
+  REQUIRE(receive_text(*line.server, 6) == "before");
+  std::string got;
+  std::atomic<bool> reads{false};
+  line.client->break_carrier({ErrorCode::lost, "cut"});
+  const auto deadline = Clock::now() + milliseconds(500);  // passes during the break, and moves by its length
+  std::thread reader([&] {
+    reads = true;
+    std::string text(6, '\0');
+    const auto received = receive_exact(*line.server, std::as_writable_bytes(std::span(text)), deadline);
+    got = received ? text : received.error().message;
+  });
+  CHECK(line.client->wait_for_break()->message == "cut");
+  CHECK(line.server->wait_for_break());
+  std::byte byte{};
+  const iovec one{&byte, 1};
+  const auto sent = line.client->send_some({&one, 1});
+  REQUIRE(sent);
+  CHECK(*sent == 0);
+  while (!reads) std::this_thread::yield();
+  std::this_thread::sleep_until(deadline + milliseconds(1));
+  REQUIRE(line.repair());
+  REQUIRE(send_text(*line.client, "behind"));
+  reader.join();
+  CHECK(got == "behind");
+}
+
+TEST_CASE("a connection that was given up or closed fails in all its calls") {
+  const auto backend = GENERATE(from_range(backends()));
+  if (backend.scheme == "rdma") return;
+  Line line(backend);
+  line.client->break_carrier({ErrorCode::lost, "cut"});
+  Result<void> received;
+  std::thread waiter([&] {
+    std::byte byte{};
+    received = receive_exact(*line.client, {&byte, 1}, std::nullopt);
+  });
+  line.client->give_up({ErrorCode::lost, "no server for a minute"});
+  waiter.join();
+  REQUIRE_FALSE(received);
+  CHECK(received.error().message == "no server for a minute");
+  CHECK_FALSE(line.client->wait_for_break());
+  std::byte byte{};
+  const iovec one{&byte, 1};
+  CHECK_FALSE(line.client->send_some({&one, 1}));
+  line.server->close();
+  CHECK(line.server->receive_some({&byte, 1}).error().code == ErrorCode::closed);
+  CHECK_FALSE(line.repair());
+}
+
+TEST_CASE("positions that a side cannot have are refused") {
+  const auto backend = backends().front();
+  Line line(backend, 1000);
+  REQUIRE(send_text(*line.client, std::string(800, 'a')));
+  REQUIRE(receive_text(*line.server, 800) == std::string(800, 'a'));
+  line.client->break_carrier({ErrorCode::lost, "cut"});
+  CHECK_FALSE(line.client->resume(std::move(make_pair(backend).client), 801));
+  CHECK_FALSE(line.client->resume(std::move(make_pair(backend).client), ~uint64_t{0}));
+  REQUIRE(line.repair());
+  line.client->acknowledge(801);
+  const std::string more = "b";
+  const iovec part = as_iovec(more);
+  const auto sent = line.client->send_some({&part, 1});
+  REQUIRE_FALSE(sent);
+  CHECK(sent.error().code == ErrorCode::malformed);
+}
+
+TEST_CASE("a connection with too many unacknowledged bytes cannot be resumed before their end") {
+  const auto backend = backends().front();
+  Line line(backend, 1000);
+  REQUIRE(send_text(*line.client, std::string(1001, 'a')));
+  REQUIRE(receive_text(*line.server, 1000).size() == 1000);
+  const auto repaired = line.repair();
+  REQUIRE_FALSE(repaired);
+  CHECK(repaired.error().message.find("received 1000 of 1001 bytes") != std::string::npos);
+}
