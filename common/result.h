@@ -9,7 +9,8 @@ namespace gpupool {
 
 enum class ErrorCode {
   closed,       // the peer ended the connection in an orderly way
-  lost,         // reset, timed out or unreachable
+  reset,        // the peer's system ended the connection: its process is gone, or something between resets it
+  lost,         // timed out or unreachable, or ended in the middle of something
   refused,      // rejected by the peer; the message says why
   malformed,    // the peer broke the protocol
   limit,        // a size or count above what this side accepts

@@ -41,28 +41,28 @@ void BulkConnections::open_now() {
 }
 
 void BulkConnections::open() {
-  std::vector<std::unique_ptr<transport::Connection>> opened;
+  std::vector<std::unique_ptr<Link>> opened;
   for (unsigned i = 0; i < parameters_.connections; ++i) {
-    auto connection = open_one();
-    if (!connection) {
+    auto link = open_one(i + 1);
+    if (!link) {
       log_debug("cannot open another bulk connection (%s): large copies use %zu",
-                connection.error().message.c_str(), opened.size());
+                link.error().message.c_str(), opened.size());
       break;
     }
-    opened.push_back(std::move(*connection));
+    opened.push_back(std::move(*link));
   }
   const std::lock_guard lock(mutex_);
-  for (auto& connection : opened) {
-    transport::Connection& link = *connection;
-    if (closed_) link.close();
-    connections_.push_back(std::move(connection));
+  for (auto& one : opened) {
+    Link& link = *one;
+    if (closed_) link.connection.close();
+    links_.push_back(std::move(one));
     std::thread([this, &link] { run_sender(link); }).detach();
     std::thread([this, &link] { run_receiver(link); }).detach();
   }
-  state_.store(connections_.empty() ? kUnusable : kReady, std::memory_order_release);
+  state_.store(links_.empty() ? kUnusable : kReady, std::memory_order_release);
 }
 
-Result<std::unique_ptr<transport::Connection>> BulkConnections::open_one() {
+Result<std::unique_ptr<BulkConnections::Link>> BulkConnections::open_one(unsigned number) {
   transport::Options options = parameters_.options;
   options.bulk = true;
   transport::Endpoint server = parameters_.server;
@@ -76,11 +76,23 @@ Result<std::unique_ptr<transport::Connection>> BulkConnections::open_one() {
   hello.session_id = parameters_.session_id;
   hello.bulk_token = parameters_.token;
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
+  if (resume_) hello.bulk_link = number;
   const auto reply = hello::exchange(**connection, hello, deadline);
   if (!reply) return reply.error();
   if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded)
     return upgraded.error();
-  return connection;
+  auto link = std::make_unique<Link>(std::move(*connection));
+  const bool resumes = resume_ && reply->resume_timeout_ms != 0;
+  link->sender = std::make_unique<compression::PieceSender>(parameters_.compression,
+                                                            resumes ? &link->connection : nullptr);
+  if (resumes) {
+    Reconnector::Terms terms = *resume_;
+    terms.server = server;
+    terms.options = options;
+    terms.hello.bulk_link = number;
+    link->reconnector.start(std::move(terms));
+  }
+  return link;
 }
 
 std::shared_ptr<Upload> BulkConnections::post(const Upload& upload) {
@@ -110,9 +122,8 @@ bool BulkConnections::wait_read(const Upload& upload) {
   return upload.unsent == 0;
 }
 
-void BulkConnections::run_sender(transport::Connection& connection) {
+void BulkConnections::run_sender(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  compression::PieceSender sender(parameters_.compression);
   std::unique_lock lock(mutex_);
   while (true) {
     posted_.wait(lock, [this] { return closed_ || !uploads_.empty(); });
@@ -123,7 +134,7 @@ void BulkConnections::run_sender(transport::Connection& connection) {
     if (upload->next * bytes >= upload->width * upload->rows) uploads_.pop_front();
     ++sending_;
     lock.unlock();
-    const auto sent = send_piece(connection, sender, *upload, piece, scratch);
+    const auto sent = send_piece(link.connection, *link.sender, *upload, piece, scratch);
     lock.lock();
     --sending_;
     if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
@@ -157,9 +168,9 @@ Result<void> BulkConnections::send_piece(transport::Connection& connection, comp
   return sender.send(connection, header, parts);
 }
 
-void BulkConnections::run_receiver(transport::Connection& connection) {
+void BulkConnections::run_receiver(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  compression::PieceReader reader(connection);
+  compression::PieceReader reader(link.connection, link.sender.get());
   while (true) {
     const auto received = receive_piece(reader, scratch);
     if (!received) return report(received.error());
@@ -198,7 +209,7 @@ void BulkConnections::fail() {
   std::unique_lock lock(mutex_);
   closed_ = true;
   uploads_.clear();
-  for (const auto& connection : connections_) connection->close();
+  for (const auto& link : links_) link->connection.close();
   posted_.notify_all();
   read_.wait(lock, [this] { return sending_ == 0; });
   unread_.store(0, std::memory_order_release);
@@ -206,8 +217,8 @@ void BulkConnections::fail() {
 }
 
 void BulkConnections::abandon() {
-  for (const auto& connection : connections_) {
-    if (const int descriptor = connection->release_descriptor(); descriptor >= 0) close(descriptor);
+  for (const auto& link : links_) {
+    if (const int descriptor = link->connection.release_descriptor(); descriptor >= 0) close(descriptor);
   }
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "client/session/receiver.h"
+#include "client/session/reconnector.h"
 #include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
@@ -54,6 +55,8 @@ class BulkConnections {
       : receiver_(receiver), failed_(std::move(failed)) {}
 
   void configure(Parameters parameters) { parameters_ = std::move(parameters); }
+  // The connections can be resumed, with these terms but for server, options and number. Call before ready().
+  void resume_with(Reconnector::Terms terms) { resume_ = std::move(terms); }
   const Parameters& parameters() const { return parameters_; }
   // Returns true if bulk connections are open. The first call starts to open them in the background.
   bool ready();
@@ -72,10 +75,16 @@ class BulkConnections {
   void abandon();
 
  private:
+  struct Link {
+    explicit Link(std::unique_ptr<transport::Connection> first) : connection(std::move(first)) {}
+    transport::ResumableConnection connection;
+    Reconnector reconnector{connection, nullptr};
+    std::unique_ptr<compression::PieceSender> sender;
+  };
   void open();
-  Result<std::unique_ptr<transport::Connection>> open_one();
-  void run_sender(transport::Connection& connection);
-  void run_receiver(transport::Connection& connection);
+  Result<std::unique_ptr<Link>> open_one(unsigned number);
+  void run_sender(Link& link);
+  void run_receiver(Link& link);
   Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender,
                           const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch);
   Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);
@@ -84,6 +93,7 @@ class BulkConnections {
   Receiver& receiver_;
   const std::function<void(Error)> failed_;
   Parameters parameters_;
+  std::optional<Reconnector::Terms> resume_;
   enum State : int { kClosed, kOpening, kReady, kUnusable };
   std::atomic<int> state_{kClosed};
   std::atomic<size_t> unread_{0};
@@ -92,7 +102,7 @@ class BulkConnections {
   std::condition_variable posted_;
   std::condition_variable read_;
   std::deque<std::shared_ptr<Upload>> uploads_;
-  std::vector<std::unique_ptr<transport::Connection>> connections_;
+  std::vector<std::unique_ptr<Link>> links_;
   unsigned sending_ = 0;  // threads that are reading the program's memory
   bool closed_ = false;
 };

@@ -6,8 +6,8 @@
 namespace gpupool::client {
 
 // Take printf formats; control characters are printed as question marks. log_error(): problems that stop the
-// program from using the GPU. log_warning(): problems of single calls. log_debug(): details, printed only
-// with GPUPOOL_LOG=debug.
+// program from using the GPU. log_warning(): problems of single calls, and what the user should know
+// meanwhile. log_debug(): details, printed only with GPUPOOL_LOG=debug.
 void log_error(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void log_warning(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -69,8 +69,9 @@ Result<std::unique_ptr<Session>> open_session(const Settings& settings, const tr
   for (auto pause = std::chrono::milliseconds(50);; pause *= 2) {
     auto session = Session::open(settings, endpoint);
     const bool passes =
-        !session && (session.error().code == ErrorCode::unavailable ||
-                     session.error().code == ErrorCode::lost || session.error().code == ErrorCode::closed);
+        !session &&
+        (session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::lost ||
+         session.error().code == ErrorCode::reset || session.error().code == ErrorCode::closed);
     if (!leased || !passes || std::chrono::steady_clock::now() + pause > end) return session;
     log_debug("%s; retrying", session.error().message.c_str());
     std::this_thread::sleep_for(pause);
@@ -162,6 +163,11 @@ CUresult connect(Process& self) {
     process().forked = true;
     // The servers must see the connections close when this process ends, even if its children live on.
     for (const auto& parents : process().sessions) parents->abandon();
+  });
+  // Later calls, from other libraries' destructors, still work.
+  std::atexit([] {
+    if (process().forked) return;
+    for (const auto& session : process().sessions) session->say_leaving();
   });
   // If the user has chosen a number, open the bulk connections now, so that the first copy uses them.
   if (std::getenv("GPUPOOL_BULK_CONNECTIONS")) {

@@ -44,12 +44,18 @@ uint64_t CommandQueue::end_command(wire::Buffer& buffer, size_t at, uint16_t id,
 }
 
 void CommandQueue::take_batch() {
+  if (const auto told = hooks_.acknowledgement ? hooks_.acknowledgement() : std::nullopt) {
+    const size_t at = begin_command(pending_);
+    wire::Writer(pending_).put(*told);
+    end_command(pending_, at, static_cast<uint16_t>(wire::Command::acknowledge), 0, 0, 0);
+  }
   sending_.clear();
   std::swap(sending_, pending_);
   pending_bytes_.store(0, std::memory_order_seq_cst);
 }
 
 bool CommandQueue::flush() {
+  if (hooks_.before_flush) hooks_.before_flush();
   std::lock_guard sending(send_mutex_);
   {
     std::lock_guard lock(mutex_);
@@ -83,11 +89,7 @@ bool CommandQueue::send(std::span<const iovec> payload) {
       return false;
     }
     if (*sent == 0) {
-      if (!hooks_.wait_for_room(Clock::now() + dead_peer_timeout_)) {
-        failed_ = true;
-        hooks_.failed({ErrorCode::lost, "the server stopped reading (timeout while sending)"});
-        return false;
-      }
+      if (!wait_for_room()) return false;
       continue;
     }
     for (size_t count = *sent; count;) {
@@ -100,6 +102,15 @@ bool CommandQueue::send(std::span<const iovec> payload) {
     while (!rest.empty() && rest.front().iov_len == 0) rest = rest.subspan(1);
   }
   return true;
+}
+
+bool CommandQueue::wait_for_room() {
+  if (hooks_.wait_for_room(Clock::now() + dead_peer_timeout_)) return true;
+  const Error error{ErrorCode::lost, "the server stopped reading (timeout while sending)"};
+  if (connection_.break_carrier(error)) return true;
+  failed_ = true;
+  hooks_.failed(error);
+  return false;
 }
 
 void CommandQueue::wake_flusher() {

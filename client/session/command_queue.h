@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "client/api/trace.h"
 #include "protocol/transport/transport.h"
+#include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
 
@@ -27,6 +29,9 @@ class CommandQueue {
     // False: no room before the deadline, or the session has failed.
     std::function<bool(transport::Deadline)> wait_for_room;
     std::function<void(Error)> failed;
+    // What the server should be told now about the received bytes, as a command at the end of a batch.
+    std::function<std::optional<wire::Acknowledge>()> acknowledgement = nullptr;
+    std::function<void()> before_flush = nullptr;  // called without locks of this class
   };
   CommandQueue(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 
@@ -92,7 +97,8 @@ class CommandQueue {
   static size_t begin_command(wire::Buffer& buffer);
   uint64_t end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context,
                        size_t payload);
-  void take_batch();                          // call with both locks held
+  void take_batch();  // call with both locks held
+  bool wait_for_room();
   bool send(std::span<const iovec> payload);  // sends sending_, then payload; call with send_mutex_ held
   void run_flusher();
 

@@ -4,12 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "client/api/trace.h"
 #include "client/session/device_output.h"
 #include "common/text/printable.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/reader.h"
-#include "protocol/wire/rows.h"
 
 namespace gpupool::client {
 namespace {
@@ -17,7 +15,6 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-constexpr size_t kBufferBytes = 64 * 1024;  // bytes; replies are small, bulk data bypasses it
 // How often the background thread checks whether it is still needed.
 constexpr auto kBackgroundWait = std::chrono::milliseconds(50);
 // A ping is sent after each third of dead_peer_timeout without a message, so a dead server has been sent two.
@@ -131,9 +128,15 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
 bool Receiver::stay_alive(Clock::time_point started) {
   if (unanswered_pings_ >= kPingsBeforeLoss &&
       Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
-    report(ErrorCode::lost, "no message from the server for " + std::to_string(dead_peer_timeout_.count()) +
-                                " ms (limit: GPUPOOL_DEAD_PEER_TIMEOUT_MS)");
-    return false;
+    const Error lost{ErrorCode::lost, "no message from the server for " +
+                                          std::to_string(dead_peer_timeout_.count()) +
+                                          " ms (limit: GPUPOOL_DEAD_PEER_TIMEOUT_MS)"};
+    if (!connection_.break_carrier(lost)) {
+      report(lost.code, lost.message);
+      return false;
+    }
+    note_received();  // the count starts again on the next carrier
+    return true;
   }
   ++unanswered_pings_;
   hooks_.ping();
@@ -184,7 +187,19 @@ bool Receiver::receive_some() {
   }
   if (*received) note_received();
   end_ += *received;
+  if (*received && hooks_.received) hooks_.received();
   return true;
+}
+
+void Receiver::read_some() {
+  {
+    const Lock lock(mutex_);
+    if (failed_ || pumping_) return;
+    pumping_ = true;
+  }
+  for (auto before = last_received_; receive_some() && parse() && last_received_ != before;)
+    before = last_received_;
+  release_role();
 }
 
 bool Receiver::parse() {
@@ -197,6 +212,7 @@ bool Receiver::parse() {
       return false;
     }
     if (header.retired) hooks_.retired(header.retired);
+    if (header.acknowledged && hooks_.acknowledged) hooks_.acknowledged(header.acknowledged);
     set_memory_limited((header.flags & wire::kMemoryLimited) != 0);
     backlog_long_.store((header.flags & wire::kSendAwaitRoom) != 0, std::memory_order_relaxed);
     if (header.kind == wire::MessageKind::device_data) {
@@ -307,72 +323,6 @@ void Receiver::end_piece(uint64_t sequence, uint64_t length) {
 void Receiver::await_failure(Clock::time_point deadline) {
   Lock lock(mutex_);
   changed_.wait_until(lock, deadline, [this] { return failed_; });
-}
-
-bool Receiver::receive_data(const wire::MessageHeader& header) {
-  wire::DeviceData head;
-  if (header.length < sizeof head) {
-    report(ErrorCode::malformed, "protocol error: data without an offset");
-    return false;
-  }
-  if (!take(reinterpret_cast<std::byte*>(&head), sizeof head)) return false;
-  const uint64_t length = header.length - sizeof head;
-  Transfer transfer;
-  {
-    Lock lock(mutex_);
-    const auto found = transfers_.find(header.sequence);
-    if (found != transfers_.end()) transfer = found->second;
-  }
-  if (trace::on()) [[unlikely]]
-    trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device),
-                          sizeof header + header.length);
-  const uint64_t total = transfer.width * transfer.rows;
-  if (!transfer.destination || head.offset > total || length > total - head.offset) {
-    report(ErrorCode::malformed, "protocol error: data outside any copy");
-    return false;
-  }
-  return scatter(transfer, head.offset, length);
-}
-
-// Copies packed bytes [offset, offset + length) of the transfer from the socket to their rows.
-bool Receiver::scatter(const Transfer& transfer, uint64_t offset, uint64_t length) {
-  return wire::for_each_row(
-      transfer.width, transfer.pitch, offset, length,
-      [&](uint64_t to, uint64_t, uint64_t size) { return take(transfer.destination + to, size); });
-}
-
-bool Receiver::take(std::byte* to, uint64_t length) {
-  const size_t buffered = std::min<uint64_t>(length, end_ - begin_);
-  std::memcpy(to, buffer_.data() + begin_, buffered);
-  begin_ += buffered;
-  to += buffered;
-  length -= buffered;
-  // Many small rows: read ahead into the buffer instead of making one system call for each.
-  while (length && length < kBufferBytes / 4) {
-    if (!receive_some()) return false;
-    if (begin_ == end_) {
-      const auto ready = connection_.wait(true, false, Clock::now() + dead_peer_timeout_);
-      if (!ready || *ready == Connection::Ready::none) {
-        report(ErrorCode::lost, ready ? "a copy from the device timed out" : ready.error().message);
-        return false;
-      }
-      continue;
-    }
-    const size_t piece = std::min<uint64_t>(length, end_ - begin_);
-    std::memcpy(to, buffer_.data() + begin_, piece);
-    begin_ += piece;
-    to += piece;
-    length -= piece;
-  }
-  if (length == 0) return true;
-  const auto received =
-      transport::receive_exact(connection_, {to, length}, Clock::now() + dead_peer_timeout_);
-  if (!received) {
-    report(received.error().code, received.error().message);
-    return false;
-  }
-  note_received();
-  return true;
 }
 
 void Receiver::add_interest() {

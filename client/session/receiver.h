@@ -68,6 +68,9 @@ class Receiver {
     std::function<void(Error)> failed;               // the session has failed
     // The body of a quota_refusal; returns false if it is malformed. May be empty: refusals are ignored.
     std::function<bool(std::span<const std::byte> refusal)> quota_refused{};
+    std::function<void()> received = nullptr;  // some bytes have arrived
+    // MessageHeader::acknowledged of a message, unless it is 0.
+    std::function<void(uint32_t)> acknowledged = nullptr;
   };
   Receiver(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 
@@ -88,6 +91,9 @@ class Receiver {
   // For a sender whose socket is full: waits for room, and pumps meanwhile if no other thread does. False:
   // failed, or no room before the deadline.
   bool wait_for_room(transport::Deadline deadline);
+  // Reads and handles what has arrived, and the rest of a message that has begun, unless another thread
+  // reads.
+  void read_some();
   // While interest is held, a background thread pumps in the gaps.
   void add_interest();
   void drop_interest();
@@ -114,6 +120,7 @@ class Receiver {
   bool receive_data(const wire::MessageHeader& header);
   bool scatter(const Transfer& transfer, uint64_t offset, uint64_t length);
   bool take(std::byte* to, uint64_t length);  // copies from the buffer, then from the connection
+  bool wait_for_data();
   bool pump_until_done(const Waiter& waiter);
   bool stay_alive(transport::Clock::time_point started);
   void note_received();
@@ -142,6 +149,7 @@ class Receiver {
   std::atomic<bool> memory_limited_{false};
   std::atomic<bool> backlog_long_{false};
 
+  static constexpr size_t kBufferBytes = 64 * 1024;  // replies are small, bulk data bypasses it
   // Owned by the pumping thread.
   std::vector<std::byte> buffer_;
   size_t begin_ = 0;

@@ -47,7 +47,7 @@ unsigned usual_bulk_connections(bool over_rdma) {
 
 Session::Session(const Settings& settings, std::unique_ptr<transport::Connection> connection)
     : settings_(settings),
-      connection_(std::move(connection)),
+      connection_(std::make_unique<transport::ResumableConnection>(std::move(connection))),
       receiver_(*connection_, settings.dead_peer_timeout,
                 {.ping = [this] { ping(); },
                  .host_callback =
@@ -59,11 +59,20 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
                  .quota_refused =
                      [this](std::span<const std::byte> refusal) {
                        return quota_refusals().note(refusal, settings_.server);
-                     }}),
+                     },
+                 .received =
+                     [this] {
+                       if (connection_->acknowledgement_due()) queue_.wake_flusher();
+                     },
+                 .acknowledged = [this](uint32_t low) { connection_->acknowledge_low(low); }}),
       queue_(*connection_, settings.dead_peer_timeout,
              {.wait_for_room =
                   [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
-              .failed = [this](const Error& error) { fail(error); }}),
+              .failed = [this](const Error& error) { fail(error); },
+              .acknowledgement = [this] { return acknowledgement(); },
+              .before_flush = [this] { read_acknowledgements(); }}),
+      reconnector_(*connection_,
+                   [this](bool read) { read ? receiver_.add_interest() : receiver_.drop_interest(); }),
       links_(receiver_, [this](const Error& error) { fail(error); }) {}
 
 Result<std::unique_ptr<Session>> Session::open(const Settings& settings,
@@ -99,6 +108,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   hello.compression = static_cast<uint32_t>(settings_.compression);
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   hello.takes_quota_refusals = true;
+  hello.can_resume = true;
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
@@ -116,7 +126,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   // If the session stays on TCP, so do its bulk connections.
   const bool over_rdma = connection_->direct_memory() != nullptr;
   transport::Options bulk = options_of(settings_);
-  if (over_rdma) bulk.session = connection_.get();
+  if (over_rdma) bulk.session = connection_->first_carrier();
   bulk.rdma.use = over_rdma ? Use::always : Use::never;
   transport::Endpoint bulk_server = server;
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";
@@ -125,6 +135,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
                     std::min(reply->bulk_connections, requested),
                     reply->takes_compressed ? settings_.compression : compression::Policy::off,
                     numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
+  if (reply->resume_timeout_ms != 0) start_resuming(*reply, server, options);
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked =
       server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
@@ -132,6 +143,44 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
             connection_->carrier().c_str(), unasked ? " (no rdma: this machine has no RDMA device)" : "",
             static_cast<long long>(reply->worker_pid), offered_.size());
   return {};
+}
+
+void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
+                             const transport::Options& options) {
+  hello::Hello hello = introduction();
+  hello.tenant = settings_.tenant;
+  hello.token = settings_.token;
+  hello.rdma = static_cast<uint32_t>(options.rdma.use);
+  hello.session_id = reply.session_id;
+  const Reconnector::Terms terms{.server = server,
+                                 .options = options,
+                                 .hello = std::move(hello),
+                                 .resume_key = reply.resume_key,
+                                 .timeout = std::chrono::milliseconds(reply.resume_timeout_ms),
+                                 .name = settings_.server};
+  links_.resume_with(terms);
+  reconnector_.start(terms);
+}
+
+// Called when a batch is about to be sent.
+std::optional<wire::Acknowledge> Session::acknowledgement() {
+  if (!connection_->started()) return std::nullopt;
+  const bool leaving = leaving_.exchange(false, std::memory_order_relaxed);
+  if (!leaving && !connection_->acknowledgement_due()) return std::nullopt;
+  return wire::Acknowledge{
+      .received = connection_->tell_received(), .leaving = leaving ? 1u : 0u, .reserved = 0};
+}
+
+// A program that only launches reads no messages, and the server's acknowledgements are in them.
+void Session::read_acknowledgements() {
+  constexpr uint64_t kMuchUnacknowledged = 4u << 20;
+  if (connection_->unacknowledged() > kMuchUnacknowledged) receiver_.read_some();
+}
+
+void Session::say_leaving() {
+  if (failed() || !connection_->started()) return;
+  leaving_.store(true, std::memory_order_relaxed);
+  queue_.try_flush();
 }
 
 Result<void> Session::take_addresses() {

@@ -19,8 +19,10 @@
 #include "client/session/context.h"
 #include "client/session/devices.h"
 #include "client/session/receiver.h"
+#include "client/session/reconnector.h"
 #include "client/session/reply_cache.h"
 #include "protocol/images/name.h"
+#include "protocol/transport/resume/resumable_connection.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 
@@ -158,6 +160,9 @@ class Session {
   static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
 
   void fail(const Error& error);
+  // The program is ending: if the connection ends now, the server does not wait for another one. Later calls
+  // still work.
+  void say_leaving();
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
   // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
@@ -168,12 +173,18 @@ class Session {
  private:
   Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
   Result<void> say_hello(const transport::Endpoint& server, const transport::Options& options);
+  void start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
+                      const transport::Options& options);
   void ping();
+  std::optional<wire::Acknowledge> acknowledgement();
+  void read_acknowledgements();
 
   const Settings settings_;
-  std::unique_ptr<transport::Connection> connection_;
+  std::unique_ptr<transport::ResumableConnection> connection_;
   Receiver receiver_;
   CommandQueue queue_;
+  Reconnector reconnector_;
+  std::atomic<bool> leaving_{false};
   BulkConnections links_;
   RegisteredMemory registered_;
   std::mutex share_mutex_;  // keeps descriptors in the order of their commands

@@ -50,14 +50,14 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
     header.length = static_cast<uint32_t>(packed);
     sent_ += sizeof header + packed;
     const iovec both[] = {{&header, sizeof header}, {packed_.get(), packed}};
-    auto sent = transport::send_all(connection, both, {}, &blocked);
+    auto sent = send_all(connection, both, &blocked);
     governor_.sent_compressed(raw, packed, Clock::now() - start, blocked);
     return sent;
   }
   sent_ += sizeof header + raw;
   std::vector<iovec> all{{&header, sizeof header}};
   all.insert(all.end(), parts.begin(), parts.end());
-  auto sent = transport::send_all(connection, all, {}, &blocked);
+  auto sent = send_all(connection, all, &blocked);
   if (next == Governor::Next::compressed)
     governor_.sent_compressed(raw, raw, Clock::now() - start, blocked);
   else
@@ -65,9 +65,40 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   return sent;
 }
 
+Result<void> PieceSender::send_all(transport::Connection& connection, std::span<const iovec> parts,
+                                   Clock::duration* blocked) {
+  const std::lock_guard lock(sending_);
+  return transport::send_all(connection, parts, {}, blocked);
+}
+
+void PieceSender::acknowledge() {
+  if (!resumable_ || !resumable_->acknowledgement_due()) return;
+  const std::unique_lock lock(sending_, std::try_to_lock);
+  if (!lock) return;
+  // Room for a header, since a socket is writable only when much more fits.
+  const auto room = resumable_->wait(false, true, Clock::now());
+  if (!room || *room != transport::Connection::Ready::send) return;
+  wire::BulkHeader header{.flags = wire::kBulkAcknowledge, .offset = resumable_->tell_received()};
+  const iovec part{&header, sizeof header};
+  (void)transport::send_all(*resumable_, {&part, 1}, {});  // a failure is reported by the next piece
+}
+
+bool PieceSender::acknowledged(uint64_t position) {
+  if (resumable_) resumable_->acknowledge(position);
+  return resumable_ != nullptr;
+}
+
 Result<wire::BulkHeader> PieceReader::next(bool copy_keys) {
-  const auto got =
-      transport::receive_exact(connection_, {reinterpret_cast<std::byte*>(&header_), sizeof header_}, {});
+  if (sender_) sender_->acknowledge();
+  const auto receive_header = [this] {
+    return transport::receive_exact(connection_, {reinterpret_cast<std::byte*>(&header_), sizeof header_},
+                                    {});
+  };
+  auto got = receive_header();
+  while (got && sender_ && header_.flags == wire::kBulkAcknowledge && header_.length == 0 &&
+         sender_->acknowledged(header_.offset)) {
+    got = receive_header();
+  }
   if (!got) return got.error();
   if (copy_keys && header_.flags == wire::kBulkCopyKey && header_.length == sizeof(wire::CopyKey))
     return header_;

@@ -5,10 +5,12 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include "protocol/compression/governor.h"
+#include "protocol/transport/resume/resumable_connection.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
 
@@ -16,18 +18,29 @@ namespace gpupool::compression {
 
 class PieceSender {
  public:
-  explicit PieceSender(Policy policy) : governor_(policy) {}
+  // `resumable`: the connection below those that are passed to send(), if the peer may resume it.
+  explicit PieceSender(Policy policy, transport::ResumableConnection* resumable = nullptr)
+      : governor_(policy), resumable_(resumable) {}
   // Sends one piece. `header` has the uncompressed length, `parts` the piece's bytes, at most
   // kBulkChunkBytes. Blocks as send_all() does.
   Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts);
+  // For the connection's receiving thread: tells the peer how much has arrived, if that is due and does not
+  // block. A piece tells it as well.
+  void acknowledge();
+  // The peer has acknowledged this many bytes. False: the connection cannot be resumed.
+  bool acknowledged(uint64_t position);
   // Returns the bytes sent since the last call, headers included, as they went over the connection.
   uint64_t take_sent() { return std::exchange(sent_, 0); }
 
  private:
+  Result<void> send_all(transport::Connection& connection, std::span<const iovec> parts,
+                        transport::Clock::duration* blocked);
   std::span<const std::byte> join_parts(std::span<const iovec> parts, size_t bytes);
   std::span<std::byte> packed_buffer();
 
   Governor governor_;
+  transport::ResumableConnection* const resumable_;
+  std::mutex sending_;  // one header and what belongs to it at a time
   uint64_t sent_ = 0;
   std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use, as is joined_
   std::unique_ptr<std::byte[]> joined_;
@@ -35,7 +48,9 @@ class PieceSender {
 
 class PieceReader {
  public:
-  explicit PieceReader(transport::Connection& connection) : connection_(connection) {}
+  // `sender`: of the same connection, if the peer may resume it; acknowledges what is received.
+  explicit PieceReader(transport::Connection& connection, PieceSender* sender = nullptr)
+      : connection_(connection), sender_(sender) {}
   // Receives the next piece's header. The caller then calls read() or skip() once. ErrorCode::closed: the
   // peer sends no more pieces. With `copy_keys` the header may also announce a copy's key
   // (wire::kBulkCopyKey), which read() receives like a piece.
@@ -55,6 +70,7 @@ class PieceReader {
   Result<std::span<const std::byte>> receive_packed();
 
   transport::Connection& connection_;
+  PieceSender* const sender_;
   wire::BulkHeader header_;
   std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use
 };

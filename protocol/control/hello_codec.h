@@ -26,7 +26,7 @@ struct Hello {
   std::string host;
   int64_t pid = 0;
   std::string session_id;
-  std::string resume_token;
+  std::string resume_proof;
   std::string tenant;
   std::string token;
   std::string bulk_token;
@@ -37,6 +37,10 @@ struct Hello {
   std::string pid_space;
   bool checkpoint = false;
   bool takes_quota_refusals = false;
+  bool can_resume = false;
+  uint64_t resume_attempt = 0;
+  uint64_t resume_received = 0;
+  uint32_t bulk_link = 0;
 };
 
 struct Attribute {
@@ -69,7 +73,7 @@ struct HelloReply {
   std::string server_version;
   int32_t driver_version = 0;
   std::string session_id;
-  std::string resume_token;
+  std::string resume_key;
   std::vector<Device> devices;
   AddressRange addresses;
   int64_t worker_pid = 0;
@@ -80,6 +84,8 @@ struct HelloReply {
   bool takes_compressed = false;
   uint64_t server_id = 0;
   uint32_t peer_protocol = 0;
+  uint32_t resume_timeout_ms = 0;
+  uint64_t resume_received = 0;
 };
 
 constexpr size_t kMaxDevices = 256;  // more is malformed: the peer is untrusted
@@ -192,7 +198,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(5): hello.host = in.get_string(); return true;
       case varint(6): hello.pid = in.get_int64(); return true;
       case bytes(7): hello.session_id = in.get_bytes(); return true;
-      case bytes(8): hello.resume_token = in.get_bytes(); return true;
+      case bytes(8): hello.resume_proof = in.get_bytes(); return true;
       case bytes(9): hello.tenant = in.get_string(); return true;
       case bytes(10): hello.token = in.get_bytes(); return true;
       case bytes(11): hello.bulk_token = in.get_bytes(); return true;
@@ -203,6 +209,10 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(16): hello.pid_space = in.get_bytes(); return true;
       case varint(17): hello.checkpoint = get_flag(in); return true;
       case varint(18): hello.takes_quota_refusals = get_flag(in); return true;
+      case varint(19): hello.can_resume = get_flag(in); return true;
+      case varint(20): hello.resume_attempt = in.get_uint64(); return true;
+      case varint(21): hello.resume_received = in.get_uint64(); return true;
+      case varint(22): hello.bulk_link = in.get_uint32(); return true;
       default: return false;
     }
   });
@@ -217,7 +227,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case bytes(4): reply.server_version = in.get_string(); return true;
       case varint(5): reply.driver_version = in.get_int32(); return true;
       case bytes(6): reply.session_id = in.get_bytes(); return true;
-      case bytes(7): reply.resume_token = in.get_bytes(); return true;
+      case bytes(7): reply.resume_key = in.get_bytes(); return true;
       case bytes(8):
         if (reply.devices.size() == kMaxDevices) throw std::length_error("too many devices");
         reply.devices.push_back(read_device(in.get_message()));
@@ -231,6 +241,8 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case varint(15): reply.takes_compressed = get_flag(in); return true;
       case varint(16): reply.server_id = in.get_uint64(); return true;
       case varint(17): reply.peer_protocol = in.get_uint32(); return true;
+      case varint(18): reply.resume_timeout_ms = in.get_uint32(); return true;
+      case varint(19): reply.resume_received = in.get_uint64(); return true;
       default: return false;
     }
   });
@@ -259,7 +271,7 @@ inline std::string encode(const Hello& hello) {
   fields.text(5, hello.host);
   fields.i64(6, hello.pid);
   fields.text(7, hello.session_id);
-  fields.text(8, hello.resume_token);
+  fields.text(8, hello.resume_proof);
   fields.text(9, hello.tenant);
   fields.text(10, hello.token);
   fields.text(11, hello.bulk_token);
@@ -270,6 +282,10 @@ inline std::string encode(const Hello& hello) {
   fields.text(16, hello.pid_space);
   fields.boolean(17, hello.checkpoint);
   fields.boolean(18, hello.takes_quota_refusals);
+  fields.boolean(19, hello.can_resume);
+  fields.u64(20, hello.resume_attempt);
+  fields.u64(21, hello.resume_received);
+  fields.u32(22, hello.bulk_link);
   return out;
 }
 
@@ -302,7 +318,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.text(4, reply.server_version);
   fields.i32(5, reply.driver_version);
   fields.text(6, reply.session_id);
-  fields.text(7, reply.resume_token);
+  fields.text(7, reply.resume_key);
   for (const Device& device : reply.devices) fields.message(8, encode(device));
   if (reply.addresses.base != 0 || reply.addresses.size != 0) {
     std::string encoded;
@@ -319,6 +335,8 @@ inline std::string encode(const HelloReply& reply) {
   fields.boolean(15, reply.takes_compressed);
   fields.u64(16, reply.server_id);
   fields.u32(17, reply.peer_protocol);
+  fields.u32(18, reply.resume_timeout_ms);
+  fields.u64(19, reply.resume_received);
   return out;
 }
 

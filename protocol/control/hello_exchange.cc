@@ -46,7 +46,8 @@ Result<HelloReply> receive_reply(transport::Connection& connection, transport::D
                                           deadline);
       !got) {
     // The server resets the connection if it has not read the hello.
-    const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;
+    const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::reset ||
+                       got.error().code == ErrorCode::lost;
     return Error{
         got.error().code,
         "no answer to the hello: " + got.error().message +

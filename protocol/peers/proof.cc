@@ -106,6 +106,16 @@ bool names(const wire::PeerHello& hello, std::span<const uint8_t, 16> session_id
   return mask.session == hello.session;
 }
 
+wire::PeerMac prove_resume(std::string_view resume_key, uint64_t link, uint64_t attempt, uint64_t received) {
+  constexpr std::string_view kPurpose = "gpupool resume 1";
+  Hmac mac(resume_key.data(), resume_key.size());
+  mac.add(kPurpose.data(), kPurpose.size());
+  mac.add(&link, sizeof link);
+  mac.add(&attempt, sizeof attempt);
+  mac.add(&received, sizeof received);
+  return mac.result();
+}
+
 bool same(std::span<const uint8_t, 32> a, std::span<const uint8_t, 32> b) {
   volatile uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference = static_cast<uint8_t>(difference | (a[i] ^ b[i]));

@@ -1,4 +1,5 @@
-// Derives the keys of copies between servers, and proves possession of a key (protocol/wire/peers.h).
+// Derives the keys of copies between servers, and proves possession of a key (protocol/wire/peers.h), also
+// for a client that resumes its session.
 // HMAC-SHA256. Used by the client library (copy_key) and by poold. No state, any thread, cannot fail.
 //
 // A copy's key is derived from the bulk token of the receiving session, which only that session's client and
@@ -28,6 +29,10 @@ wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t
                            uint64_t copy);
 // True if the hello names this session; then *copy is the copy's sequence number.
 bool names(const wire::PeerHello& hello, std::span<const uint8_t, 16> session_id, uint64_t* copy);
+
+// Proof that a client holds the key of the session that it resumes (HelloReply.resume_key), for one attempt
+// at one of its connections (Hello.bulk_link).
+wire::PeerMac prove_resume(std::string_view resume_key, uint64_t link, uint64_t attempt, uint64_t received);
 
 // Constant-time comparison.
 bool same(std::span<const uint8_t, 32> a, std::span<const uint8_t, 32> b);

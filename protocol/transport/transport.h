@@ -114,6 +114,12 @@ class Connection {
   // For a side that only sends, on transports where sending does not notice a dead peer: checks whether the
   // peer is alive. If it is not, the next call on the connection fails.
   virtual void check_peer_alive() {}
+  // Blocks until the connection has ended: the peer has closed it (bytes may still be unread), it is lost, or
+  // close() was called. Thread-safe, beside sender and receiver. Connections that cannot tell return at once.
+  virtual void wait_for_end() {}
+  // Gives up what carries the bytes, because the peer no longer answers on it. False: the connection cannot
+  // continue on another carrier. Thread-safe.
+  virtual bool break_carrier(const Error&) { return false; }
   virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
   virtual void close() = 0;              // thread-safe; both sides see the end
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"

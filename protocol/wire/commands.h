@@ -11,6 +11,13 @@ namespace gpupool::wire {
 
 // ping: no body; answered at once by MessageKind::pong, also while the executor works.
 // goodbye: no body; the client is about to close the connection.
+// acknowledge: in a session that can be resumed; no reply.
+struct Acknowledge {
+  uint64_t received;  // bytes that the client has received since its HelloReply
+  uint32_t leaving;   // 1: the program is ending, so the session need not wait if the connection breaks now
+  uint32_t reserved;
+};
+static_assert(kIsBody<Acknowledge, 16>);
 
 // move_addresses: reserves another address range if that of HelloReply is not free in the client; reply:
 // AddressRange.

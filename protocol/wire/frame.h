@@ -63,7 +63,9 @@ struct MessageHeader {
   MessageKind kind = MessageKind::reply;
   uint16_t flags = 0;  // kMemoryLimited, kSendAwaitRoom
   int32_t result = 0;  // CUresult
-  uint32_t reserved = 0;
+  // In a session that can be resumed: the low 32 bits of the number of bytes that the worker has received
+  // since its HelloReply; else 0.
+  uint32_t acknowledged = 0;
   uint64_t sequence = 0;  // the command this belongs to, 0: none
   uint64_t retired = 0;   // frees up to this sequence number have taken effect: their addresses may be reused
 };
@@ -88,6 +90,10 @@ constexpr uint16_t kBulkCompressed = 1;
 // From a peer only: no piece, but the key (wire::CopyKey) of a copy whose pieces follow on this connection.
 // `offset` is 0.
 constexpr uint16_t kBulkCopyKey = 2;
+
+// No piece: on a connection that can be resumed, `offset` is the number of bytes that the sender of this
+// header has received on it. The other fields are 0.
+constexpr uint16_t kBulkAcknowledge = 4;
 
 // Commands that are not rows of the call table. Ids are append-only.
 constexpr uint16_t kFirstCommand = 0x8000;

@@ -33,9 +33,10 @@ struct Session {
   uint64_t server_id = 0;      // poold's random number
   uint64_t largest_image = 0;  // bytes of the largest image that poold keeps; 0: none
   int64_t dead_peer_timeout_ms = 0;
+  int64_t resume_timeout_ms = 0;  // 0: the session ends with its connection
   Transport transport{};
   std::array<char, 16> id{};
-  std::array<char, 32> resume_token{};
+  std::array<char, 32> resume_key{};
   std::array<char, 32> bulk_token{};
   TlsSecret tls_secret{};
   uint32_t oversubscribes = 0;     // device memory may move to host memory; memory_needed is answered
@@ -45,7 +46,13 @@ struct Session {
 struct Bulk {
   uint64_t copy = 0;       // of another server's connection: the copy
   uint32_t from_peer = 0;  // 1: another server's connection
-  uint32_t reserved = 0;
+  uint32_t link = 0;       // Hello.bulk_link: if not 0, the client can resume the connection
+  Transport transport{};
+  TlsSecret tls_secret{};
+};
+struct Resume {
+  uint64_t received = 0;  // bytes that the client has received
+  uint64_t link = 0;      // Hello.bulk_link of the connection that is resumed
   Transport transport{};
   TlsSecret tls_secret{};
 };

@@ -97,6 +97,7 @@ class Daemon {
                .host_memory_for_idle = uint64_t{options.host_memory_for_idle_mib} << 20,
                .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,
+               .resume_timeout = options.resume_timeout,
                .peers = *Networks::parse(options.peers),
                .turns = {.yield_timeout = options.turn_limit},
                .refuses = [this] { return refuses_sessions(); }},
@@ -225,6 +226,7 @@ class Daemon {
   }
 
   void serve(Client client) {
+    if (client.resume) return pool_.resume(std::move(client));
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
     if (!client.monitor) return pool_.assign(std::move(client));
     if (!monitors_.admit(client))

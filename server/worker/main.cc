@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,12 +20,10 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "common/version.h"
 #include "protocol/environment.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/tls/context.h"
 #include "protocol/wire/frame.h"
-#include "protocol/wire/peers.h"
 #include "server/confinement/cgroups.h"
 #include "server/confinement/landlock.h"
 #include "server/confinement/namespaces.h"
@@ -35,8 +32,8 @@
 #include "server/worker/device/device_library.h"
 #include "server/worker/memory/memory_use.h"
 #include "server/worker/sandbox/sandbox.h"
+#include "server/worker/serve.h"
 #include "server/worker/session/control.h"
-#include "server/worker/session/run_session.h"
 
 namespace gpupool::worker {
 namespace {
@@ -154,144 +151,6 @@ void exit_without_poold() {
   ::_exit(server::kWorkerPooldGone);
 }
 
-Result<void> send_reply(transport::Connection& connection, const control::HelloReply& reply,
-                        transport::Deadline deadline) {
-  std::string body;
-  if (!reply.SerializeToString(&body) || body.size() > wire::kMaxHelloBytes) {
-    return Error{ErrorCode::limit, "the description of the devices is too long"};
-  }
-  wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
-  const iovec parts[2] = {{&preamble, sizeof preamble}, {body.data(), body.size()}};
-  return transport::send_all(connection, parts, deadline);
-}
-
-// Opens the connection of a session or bulk message.
-template <class Body>
-Result<std::unique_ptr<transport::Connection>> open_connection(const Body& body, int descriptor,
-                                                               transport::Options options) {
-  options.tls.secret.assign(body.tls_secret.data(), body.tls_secret.size());
-  const std::string scheme(body.transport.data(), ::strnlen(body.transport.data(), body.transport.size()));
-  return transport::adopt(scheme, descriptor, options);
-}
-
-// Sets what the client's hello chooses.
-void read_wishes(const std::string& hello, SessionStart& start) {
-  control::Hello wish;
-  if (!wish.ParseFromString(hello)) return;
-  start.compression = static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
-  start.takes_quota_refusals = wish.takes_quota_refusals();
-}
-
-Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline deadline) {
-  control::HelloReply welcome;
-  welcome.set_protocol_version(wire::kProtocolVersion);
-  welcome.set_server_version(kVersion);
-  if (auto sent = send_reply(connection, welcome, deadline); !sent) return sent;
-  return connection.upgrade(transport::Side::server, deadline);
-}
-
-std::optional<VisibleDevices> visible_devices(const server::packet::Session& said, size_t devices) {
-  if (said.gpu_count == 0) return VisibleDevices::all(devices);
-  if (said.gpu_count > said.gpus.size()) return std::nullopt;
-  const std::vector<int> ordinals(said.gpus.begin(), said.gpus.begin() + said.gpu_count);
-  const bool there = std::all_of(ordinals.begin(), ordinals.end(),
-                                 [&](int ordinal) { return static_cast<size_t>(ordinal) < devices; });
-  return there ? std::optional(VisibleDevices(ordinals)) : std::nullopt;
-}
-
-int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
-          const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
-          const Usage& usage, std::vector<quota::Groups> groups,
-          std::function<MemoryUse(int device)> memory_use) {
-  const auto said = message.body<server::packet::Session>();
-  const std::chrono::milliseconds dead_peer_timeout(said.dead_peer_timeout_ms);
-  transport::Options options;
-  options.dead_peer_timeout = dead_peer_timeout;
-  options.rdma = rdma;
-  auto connection = open_connection(said, message.descriptor, options);
-  if (!connection) {
-    log::info("client_gone", {{"session", said.number}, {"reason", connection.error().message}});
-    return server::kWorkerHandoverFailed;
-  }
-  const auto visible = visible_devices(said, devices.size());
-  if (!visible) return server::kWorkerControlBroken;
-  limit_memory(quota::Ledger(usage.account, usage.page, usage.slot), devices);
-  limit_multiprocessors(groups, devices);
-
-  control::HelloReply reply;
-  reply.set_status(control::HelloReply::OK);
-  reply.set_protocol_version(wire::kProtocolVersion);
-  reply.set_server_version(kVersion);
-  reply.set_driver_version(library.driver_version());
-  reply.set_session_id(std::string(said.id.data(), said.id.size()));
-  reply.set_resume_token(std::string(said.resume_token.data(), said.resume_token.size()));
-  std::vector<uint64_t> granularity;
-  for (const control::Device& device : devices) granularity.push_back(device.granularity());
-  for (const int ordinal : visible->ordinals()) *reply.add_devices() = devices[static_cast<size_t>(ordinal)];
-  reply.mutable_addresses()->set_base(range.base);
-  reply.mutable_addresses()->set_size(range.size);
-  reply.set_worker_pid(::getpid());
-  reply.set_server_id(said.server_id);
-  reply.set_peer_protocol(wire::kPeerProtocolVersion);
-  // Bulk connections have no advantage over shared memory.
-  reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
-  reply.set_takes_compressed(true);
-  reply.set_bulk_token(std::string(said.bulk_token.data(), said.bulk_token.size()));
-  image::Nonce nonce{};
-  const bool keeps_images =
-      said.largest_image != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
-  if (keeps_images) {
-    reply.set_image_nonce(nonce.data(), nonce.size());
-    reply.set_largest_image(said.largest_image);
-  }
-  const auto deadline = transport::Clock::now() + dead_peer_timeout;
-  auto opened = send_reply(**connection, reply, deadline);
-  if (opened) opened = (*connection)->upgrade(transport::Side::server, deadline);
-  if (!opened) {
-    log::info("client_gone", {{"session", said.number}, {"reason", opened.error().message}});
-    return server::kWorkerHandoverFailed;
-  }
-  log::info(
-      "session_running",
-      {{"session", said.number}, {"client", (*connection)->peer()}, {"transport", (*connection)->carrier()}});
-  SessionStart start;
-  start.connection = std::move(*connection);
-  start.symbol = [&library](const char* name) { return library.symbol(name); };
-  start.memory_use = std::move(memory_use);
-  start.visible = *visible;
-  start.granularity = std::move(granularity);
-  start.range_base = range.base;
-  start.range_size = range.size;
-  start.dead_peer_timeout = dead_peer_timeout;
-  start.rdma = rdma;
-  read_wishes(message.payload, start);
-  start.control = &control;
-  start.server_id = said.server_id;
-  start.session_number = said.number;
-  start.oversubscribes = said.oversubscribes != 0;
-  start.usage = usage;
-  start.groups = std::move(groups);
-  start.image_nonce = nonce;
-  start.largest_image = keeps_images ? said.largest_image : 0;
-  start.stop_descriptor = control.end_descriptor();
-  // "always": stage copies as on devices whose memory the CPU cannot access
-  const char* const staging = std::getenv("GPUPOOL_STAGING");
-  start.direct_memory = staging == nullptr || std::strcmp(staging, "always") != 0;
-  options.bulk = true;
-  options.session = start.connection.get();
-  start.welcome_bulk = welcome_bulk;
-  start.bulk_token.assign(said.bulk_token.data(), said.bulk_token.size());
-  start.bulk_connections = [&control, options](BulkSink sink) {
-    if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
-    control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
-      const auto bulk = message.body<server::packet::Bulk>();
-      if (auto connection = open_connection(bulk, message.descriptor, options))
-        sink(std::move(*connection), bulk.from_peer != 0 ? std::optional(bulk.copy) : std::nullopt);
-    });
-  };
-  return run_session(std::move(start));
-}
-
 int fail_to_start(const std::string& why) {
   // The send only fails if poold is gone.
   (void)server::send_control<server::ControlKind::failed>(server::kControlDescriptor, {},
@@ -385,13 +244,13 @@ int run(const Arguments& arguments) {
     message = server::receive_control(server::kControlDescriptor);
   if (take_descriptor(message, server::ControlKind::cache_folder, server::kCacheDescriptor))
     message = server::receive_control(server::kControlDescriptor);
-  if (!message) return server::kWorkerControlBroken;
-  if (message->kind != server::ControlKind::session || message->descriptor < 0)
+  if (!message || message->kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control =
       *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage,
-               std::move(groups), std::move(memory_use));
+  return serve(
+      {**library, std::move(*devices), range, rdma, control, usage, std::move(groups), std::move(memory_use)},
+      *message);
 }
 
 }  // namespace

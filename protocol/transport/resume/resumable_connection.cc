@@ -1,5 +1,6 @@
 #include "protocol/transport/resume/resumable_connection.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/transport/deadline.h"
@@ -11,19 +12,32 @@ constexpr size_t kPartsPerResend = 64;
 
 // Whether another carrier can help: not after a violation of the protocol, or a local mistake.
 bool is_break(const Error& error) {
-  return error.code == ErrorCode::lost || error.code == ErrorCode::closed ||
+  return error.code == ErrorCode::lost || error.code == ErrorCode::reset || error.code == ErrorCode::closed ||
          error.code == ErrorCode::unavailable;
+}
+
+size_t size_of(std::span<const iovec> buffers) {
+  size_t total = 0;
+  for (const iovec& buffer : buffers) total += buffer.iov_len;
+  return total;
 }
 
 Connection::Ready all_of(bool for_receive, bool for_send) {
   using Ready = Connection::Ready;
-  return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : for_send ? Ready::send : Ready::none;
+  return for_receive && for_send ? Ready::both
+         : for_receive           ? Ready::receive
+         : for_send              ? Ready::send
+                                 : Ready::none;
 }
 
 }  // namespace
 
 ResumableConnection::ResumableConnection(std::unique_ptr<Connection> carrier, size_t most_kept)
-    : patience_(carrier->patience()), kept_(most_kept), carrier_(std::move(carrier)) {}
+    : kept_(most_kept), carrier_(std::move(carrier)), descriptor_owner_(carrier_.get()) {}
+
+void ResumableConnection::start() {
+  started_.store(true, std::memory_order_release);
+}
 
 std::shared_ptr<Connection> ResumableConnection::current() const {
   const Lock lock(mutex_);
@@ -32,22 +46,21 @@ std::shared_ptr<Connection> ResumableConnection::current() const {
 
 // What the caller of a failed operation returns: 0 if the connection may be resumed.
 Result<size_t> ResumableConnection::fail_or_break(const Error& error) {
-  if (is_break(error))
-    break_carrier(error);
-  else
-    give_up(error);
+  if (!is_break(error) || !break_carrier(error)) give_up(error);
   const Lock lock(mutex_);
   if (final_error_) return *final_error_;
   return size_t{0};
 }
 
-void ResumableConnection::break_carrier(Error why) {
+bool ResumableConnection::break_carrier(const Error& why) {
+  if (!started()) return false;
   const Lock lock(mutex_);
-  if (broken_.load(std::memory_order_relaxed)) return;
-  why_broken_ = std::move(why);
+  if (broken_.load(std::memory_order_relaxed)) return !final_error_;
+  why_broken_ = why;
   broken_.store(true, std::memory_order_release);
   carrier_->close();  // wakes threads that wait for it, and tells the peer
   changed_.notify_all();
+  return true;
 }
 
 void ResumableConnection::give_up(Error why) {
@@ -64,6 +77,7 @@ void ResumableConnection::close() {
 }
 
 Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
+  if (!started()) return carrier_->send_some(buffers);
   const Lock lock(send_mutex_);
   if (is_broken()) {
     const Lock state(mutex_);
@@ -71,7 +85,7 @@ Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
     return size_t{0};
   }
   const uint64_t acknowledged = acknowledged_.load(std::memory_order_acquire);
-  if (acknowledged > kept_.end()) {
+  if (acknowledged > kept_.end() + known_) {
     return fail_or_break({ErrorCode::malformed, peer() + " acknowledged bytes that were not sent"});
   }
   kept_.drop_before(acknowledged);
@@ -80,10 +94,17 @@ Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
     if (!done) return fail_or_break(done.error());
     if (!*done) return size_t{0};
   }
-  const auto sent = carrier_->send_some(buffers);
+  const size_t whole = size_of(buffers);
+  Result<size_t> sent = std::min<uint64_t>(known_, whole);
+  if (known_ != 0)
+    known_ -= *sent;
+  else
+    sent = carrier_->send_some(buffers);
+  offered_ = sent ? whole - *sent : whole;
   if (!sent) return fail_or_break(sent.error());
   if (*sent != 0) kept_.append(buffers, *sent);
   carried_ += *sent;
+  sent_.store(carried_, std::memory_order_relaxed);
   return sent;
 }
 
@@ -98,6 +119,7 @@ Result<bool> ResumableConnection::resend() {
 }
 
 Result<size_t> ResumableConnection::receive_some(std::span<std::byte> buffer) {
+  if (!started()) return carrier_->receive_some(buffer);
   const Lock lock(receive_mutex_);
   if (is_broken()) {
     const Lock state(mutex_);
@@ -111,6 +133,7 @@ Result<size_t> ResumableConnection::receive_some(std::span<std::byte> buffer) {
 }
 
 Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
+  if (!started()) return carrier_->wait(for_receive, for_send, deadline);
   while (true) {
     std::shared_ptr<Connection> carrier;
     bool resending = false;
@@ -125,7 +148,8 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
         changed_.wait(lock, may_go_on);
         if (deadline) *deadline += Clock::now() - since;
       }
-      if (final_error_ && (for_receive || for_send)) return all_of(for_receive, for_send);  // the next call reports it
+      if (final_error_ && (for_receive || for_send))
+        return all_of(for_receive, for_send);  // the next call reports it
       if (interrupted_.exchange(false)) return Ready::none;
       carrier = carrier_;
       resending = resending_;
@@ -148,13 +172,37 @@ void ResumableConnection::interrupt() {
   changed_.notify_all();
 }
 
-void ResumableConnection::acknowledge(uint64_t position) {
-  acknowledged_.store(position, std::memory_order_release);
+uint64_t ResumableConnection::tell_received() {
+  const uint64_t position = received();
+  told_.store(position, std::memory_order_relaxed);
+  return position;
 }
 
-std::optional<Error> ResumableConnection::wait_for_break() {
+void ResumableConnection::acknowledge(uint64_t position) {
+  uint64_t known = acknowledged_.load(std::memory_order_relaxed);
+  // An older acknowledgement may be read after a newer position that the peer has told on resuming.
+  while (known < position &&
+         !acknowledged_.compare_exchange_weak(known, position, std::memory_order_release)) {
+  }
+}
+
+void ResumableConnection::acknowledge_low(uint32_t position) {
+  const uint64_t known = acknowledged_.load(std::memory_order_relaxed);
+  const auto step = static_cast<int32_t>(position - static_cast<uint32_t>(known));
+  if (step > 0) acknowledge(known + static_cast<uint32_t>(step));
+}
+
+void ResumableConnection::wait_for_end() {
+  if (!is_broken()) current()->wait_for_end();
+}
+
+std::optional<Error> ResumableConnection::wait_for_break(Deadline deadline) {
   Lock lock(mutex_);
-  changed_.wait(lock, [&] { return final_error_ || broken_; });
+  const auto ended = [&] { return final_error_ || broken_; };
+  if (deadline)
+    changed_.wait_until(lock, *deadline, ended);
+  else
+    changed_.wait(lock, ended);
   if (final_error_) return std::nullopt;
   return why_broken_;
 }
@@ -173,15 +221,17 @@ Result<void> ResumableConnection::resume(std::unique_ptr<Connection> carrier, ui
     const Lock receiving(receive_mutex_);
     const Lock lock(mutex_);
     if (final_error_) return *final_error_;
-    if (!kept_.holds(peer_received)) {
+    known_ = peer_received - std::min(peer_received, kept_.end());
+    if (known_ > offered_ || !kept_.holds(peer_received - known_)) {
       return Error{ErrorCode::lost, next->peer() + " has received " + std::to_string(peer_received) + " of " +
                                         std::to_string(kept_.end()) +
                                         " bytes, and what follows those was not kept"};
     }
-    acknowledged_.store(peer_received, std::memory_order_release);
-    kept_.drop_before(peer_received);
-    carried_ = peer_received;
+    carried_ = peer_received - known_;
+    acknowledge(carried_);
+    kept_.drop_before(carried_);
     carrier_.swap(next);
+    descriptor_owner_.store(carrier_.get(), std::memory_order_release);
     resending_ = carried_ < kept_.end();
     why_broken_.reset();
     broken_.store(false, std::memory_order_release);
@@ -233,7 +283,19 @@ std::string ResumableConnection::carrier() const {
 }
 
 int ResumableConnection::release_descriptor() {
-  return current()->release_descriptor();
+  return descriptor_owner_.load(std::memory_order_acquire)->release_descriptor();
+}
+
+Connection::Patience ResumableConnection::patience() const {
+  return current()->patience();
+}
+
+Result<void> ResumableConnection::send_descriptor(int descriptor, Deadline deadline) {
+  return current()->send_descriptor(descriptor, deadline);
+}
+
+Result<int> ResumableConnection::receive_descriptor(Deadline deadline) {
+  return current()->receive_descriptor(deadline);
 }
 
 }  // namespace gpupool::transport

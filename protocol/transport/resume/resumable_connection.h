@@ -6,10 +6,13 @@
 // passes what the peer tells to acknowledge(). A bounded number of bytes is kept; while more are
 // unacknowledged, the connection works but cannot be resumed.
 //
+// Until start() it passes everything on to its first carrier.
+//
 // While the carrier is broken, send_some() and receive_some() return 0 and wait() blocks; its deadline moves
 // by the time that the connection was broken. Another thread of the owner makes the next carrier:
 //
-//   while (connection.wait_for_break()) {
+//   connection.wait_for_end();        // then what arrived before the end can be read
+//   while (auto why = connection.wait_for_break()) {
 //     uint64_t received = connection.retire_carrier();
 //     ... connect again and tell the peer `received`; it answers with its own count ...
 //     connection.resume(std::move(carrier), peer_received);   // or give_up() or try again
@@ -33,30 +36,59 @@ class ResumableConnection final : public Connection {
  public:
   static constexpr size_t kMostKept = 64u << 20;
 
-  // `carrier` has exchanged its hellos and is upgraded: bytes count from here.
   explicit ResumableConnection(std::unique_ptr<Connection> carrier, size_t most_kept = kMostKept);
+  // Both sides count bytes from here: the hellos are exchanged and the carrier is upgraded. Call before other
+  // threads use the connection.
+  void start();
 
   Result<size_t> send_some(std::span<const iovec> buffers) override;
   Result<size_t> receive_some(std::span<std::byte> buffer) override;
   Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
-  Patience patience() const override { return patience_; }
+  Patience patience() const override;
   void check_peer_alive() override;
   void interrupt() override;
   void close() override;  // for good
   std::string peer() const override;
-  int release_descriptor() override;
+  int release_descriptor() override;  // takes no lock: also for a forked child
+  Result<void> upgrade(Side side, Deadline deadline) override { return carrier_->upgrade(side, deadline); }
   bool shares_memory() const override;
   std::string carrier() const override;
+  DirectMemory* direct_memory() override { return current()->direct_memory(); }
+  Result<void> send_descriptor(int descriptor, Deadline deadline) override;
+  Result<int> receive_descriptor(Deadline deadline) override;
+  void wait_for_end() override;
+  bool break_carrier(const Error& why) override;
 
-  // Bytes received since the start.
+  // What carries the bytes before start().
+  const Connection* first_carrier() const { return carrier_.get(); }
+  // True if the connection is over for good.
+  bool over() const {
+    const Lock lock(mutex_);
+    return final_error_.has_value();
+  }
+  // True while there is no carrier.
+  bool broken() const { return is_broken(); }
+  bool started() const { return started_.load(std::memory_order_acquire); }
+  // Bytes received since start().
   uint64_t received() const { return received_.load(std::memory_order_acquire); }
+  // True if the peer should be told received() again.
+  bool acknowledgement_due() const {
+    return received() - told_.load(std::memory_order_relaxed) >= kTellEvery;
+  }
+  // Returns received(), and remembers that the peer is told.
+  uint64_t tell_received();
   // The peer has received this many bytes. The next send_some() fails if they were never sent.
   void acknowledge(uint64_t position);
+  // The same with the low 32 bits of the position.
+  void acknowledge_low(uint32_t position);
+  // Bytes that were sent and are not acknowledged.
+  uint64_t unacknowledged() const {
+    return sent_.load(std::memory_order_relaxed) - acknowledged_.load(std::memory_order_relaxed);
+  }
 
-  // Breaks the carrier, because the caller knows that the peer no longer answers on it.
-  void break_carrier(Error why);
-  // Blocks until the carrier is broken and returns the reason; nullopt: the connection was closed for good.
-  std::optional<Error> wait_for_break();
+  // Blocks until the carrier is broken and returns the reason; nullopt: the connection was closed for good,
+  // or the deadline has passed.
+  std::optional<Error> wait_for_break(Deadline deadline = std::nullopt);
   // Ends all use of the broken carrier and returns received(), which then stays the same until resume().
   uint64_t retire_carrier();
   // Continues on `carrier`, whose peer has received `peer_received` bytes. Blocks until everything that the
@@ -74,12 +106,14 @@ class ResumableConnection final : public Connection {
   Result<bool> resend();  // call with send_mutex_ held; false: no room, or the carrier is broken
   void finish_resending();
 
-  const Patience patience_;
-
   // carrier_ changes with all three mutexes held, in this order, so each of them protects reading it.
   mutable std::mutex send_mutex_;
   KeptBytes kept_;
   uint64_t carried_ = 0;  // bytes that this or an earlier carrier has taken and the peer has or will get
+  // Bytes of the last send_some() that were not accepted. A carrier that breaks may have sent some of them;
+  // the caller offers them again.
+  uint64_t offered_ = 0;
+  uint64_t known_ = 0;  // how many of the next bytes the peer has already
   std::mutex receive_mutex_;
   std::atomic<uint64_t> received_{0};
   mutable std::mutex mutex_;  // guards what follows
@@ -89,6 +123,10 @@ class ResumableConnection final : public Connection {
   std::optional<Error> final_error_;
   bool resending_ = false;
 
+  static constexpr uint64_t kTellEvery = 256 * 1024;
+  std::atomic<bool> started_{false};
+  std::atomic<Connection*> descriptor_owner_;  // carrier_, for release_descriptor()
+  std::atomic<uint64_t> sent_{0}, told_{0};
   std::atomic<bool> broken_{false};  // carrier_ must not be used; also set for good
   std::atomic<bool> interrupted_{false};
   std::atomic<uint64_t> acknowledged_{0};

@@ -21,11 +21,12 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxBuffersPerSend = 1024;  // IOV_MAX on Linux
 
+bool is_reset(int error) {
+  return error == ECONNRESET || error == ECONNABORTED || error == EPIPE;
+}
+
 bool is_loss(int error) {
   switch (error) {
-    case ECONNRESET:
-    case ECONNABORTED:
-    case EPIPE:
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
@@ -48,6 +49,7 @@ SocketConnection::~SocketConnection() {
 Error SocketConnection::failure(int error, const char* doing) const {
   if (closed()) return {ErrorCode::closed, "the connection to " + peer_ + " was closed on this side"};
   const std::string text = std::string(doing) + " " + peer_ + ": " + std::generic_category().message(error);
+  if (is_reset(error)) return {ErrorCode::reset, "connection lost while " + text};
   if (is_loss(error)) return {ErrorCode::lost, "connection lost while " + text};
   return {ErrorCode::unavailable, "failed while " + text};
 }
@@ -120,6 +122,16 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
                                         std::to_string(dead_peer_timeout_.count()) + " ms"};
     }
     if (last_turn && count == 0) return Ready::none;
+  }
+}
+
+void SocketConnection::wait_for_end() {
+  const milliseconds check_every = std::max(milliseconds(50), dead_peer_timeout_ / 4);
+  while (true) {
+    pollfd polled{socket_, POLLRDHUP, 0};
+    const int count = ::poll(&polled, 1, static_cast<int>(check_every.count()));
+    if (count > 0 || (count < 0 && errno != EINTR)) return;
+    if (count == 0 && peer_is_gone(dead_peer_timeout_)) return;
   }
 }
 

@@ -228,6 +228,10 @@ void PendingHandshake::handle_hello() {
   if (transport_ == "shm" && (acceptor_.trusts_users_at_paths_ || !is_at_path(socket)))
     shown.user = user_of(socket);
   hello.clear_token();  // the worker must not see it
+  std::optional<Client::Resume> resume;
+  if (!hello.resume_proof().empty()) {
+    resume = {hello.resume_proof(), hello.bulk_link(), hello.resume_attempt(), hello.resume_received()};
+  }
   Client client{.descriptor = stream_.release(),
                 .transport = transport_ == "shm" || transport_ == "tls" ? transport_
                              : hello.rdma() != 0                        ? "rdma"
@@ -235,6 +239,8 @@ void PendingHandshake::handle_hello() {
                 .hello = hello.SerializeAsString(),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
+                .bulk_link = hello.bulk_link(),
+                .resume = resume,
                 .monitor = hello.monitor(),
                 .checkpoint = hello.checkpoint(),
                 .tls = tls_,

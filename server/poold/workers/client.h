@@ -26,6 +26,15 @@ struct Client {
   std::string hello;
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of session_id
+  uint32_t bulk_link = 0;  // number of the bulk connection, if the client can resume it
+  // Set for a connection with which the client resumes one of session_id that has broken.
+  struct Resume {
+    std::string proof;
+    uint32_t link = 0;  // which of the session's connections
+    uint64_t attempt = 0;
+    uint64_t received = 0;  // bytes that the client has received
+  };
+  std::optional<Resume> resume;
   // Set for another server's connection, which has proved that it holds the copy's key.
   std::optional<PeerCopy> peer;
   bool monitor = false;                         // queries GPU state only; needs no session

@@ -4,6 +4,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <array>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
@@ -13,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "protocol/wire/frame.h"
 #include "server/confinement/worker_users.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/worker_log.h"
@@ -49,8 +51,11 @@ struct Worker {
   bool ended = false;
   Clock::time_point since;  // when `state` began
   uint64_t session = 0;
-  std::string session_id;                         // while serving
-  std::string bulk_token;                         // while serving
+  std::string session_id;  // while serving
+  std::string bulk_token;  // while serving
+  std::string resume_key;  // while serving
+  // The last accepted attempt to resume each of the session's connections.
+  std::array<uint64_t, wire::kMaxBulkConnections + 1> resume_attempts{};
   Client client;                                  // while serving; without descriptor and Hello
   std::chrono::system_clock::time_point started;  // of the session
   std::string ending;                             // reason given to end_session(); empty: not called

@@ -68,6 +68,7 @@ class WorkerPool {
     uint64_t host_memory_for_idle = 0;         // bytes; 0: device memory never moves to host memory
     uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: no checkpoints
     std::chrono::milliseconds dead_peer_timeout{};
+    std::chrono::milliseconds resume_timeout{0};  // for a client whose connection broke; 0: its session ends
     std::chrono::milliseconds start_timeout{60'000};  // from exec to `ready`
     // How long a client waits for a worker. Less than the client's own timeout, by default 20 s
     // (connect_timeout plus dead_peer_timeout).
@@ -97,6 +98,9 @@ class WorkerPool {
   // Passes a bulk or peer connection to its session's worker, or refuses it. Takes ownership of its
   // descriptor.
   void attach(Client client);
+  // Passes the connection of a client that proves the key of its session to the session's worker, or refuses
+  // it. Takes ownership of its descriptor.
+  void resume(Client client);
   // Finds the copy that another server's hello names; empty: no session here has it.
   std::optional<PeerCopy> find_peer_copy(const wire::PeerHello& hello) const { return peers_.find(hello); }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "protocol/peers/proof.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/sockets/descriptor_closer.h"
 
@@ -81,7 +82,9 @@ void WorkerPool::attach(Client client) {
     if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
       continue;
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
-    packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0, .from_peer = client.peer.has_value()};
+    packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0,
+                      .from_peer = client.peer.has_value(),
+                      .link = settings_.resume_timeout.count() != 0 ? client.bulk_link : 0};
     if (!add_connection(client, bulk)) break;
     if (!send_control<ControlKind::bulk>(worker->socket(), bulk, "", client.descriptor)) break;
     if (client.tls) client.tls->end();  // the client continues with the worker
@@ -93,11 +96,35 @@ void WorkerPool::attach(Client client) {
           {control::HelloReply::DENIED, "cannot open a bulk connection: no such session, or wrong token"});
 }
 
+void WorkerPool::resume(Client client) {
+  for (const auto& [pid, worker] : workers_.all()) {
+    if (worker->state != Stage::serving || worker->session_id != client.session_id) continue;
+    if (worker->client.tenant != client.tenant || worker->client.lease != client.lease) break;
+    const auto& shown = *client.resume;
+    if (shown.link >= worker->resume_attempts.size()) break;
+    const auto proof = peers::prove_resume(worker->resume_key, shown.link, shown.attempt, shown.received);
+    uint64_t& last_attempt = worker->resume_attempts[shown.link];
+    // An attempt that somebody has recorded is worth nothing a second time.
+    if (!same_secret({proof.begin(), proof.end()}, shown.proof) || shown.attempt <= last_attempt) break;
+    packet::Resume resume{.received = shown.received, .link = shown.link};
+    if (!add_connection(client, resume)) break;
+    if (!send_control<ControlKind::resume>(worker->socket(), resume, "", client.descriptor)) break;
+    last_attempt = shown.attempt;
+    if (client.tls) client.tls->end();  // the client continues with the worker
+    close_shared(client.descriptor);
+    log::info("session_resumes", {{"session", worker->session}, {"client", client.address}});
+    return;
+  }
+  refuse_(std::move(client), {control::HelloReply::DENIED,
+                              "cannot resume the session: it has ended, or this is not its client"});
+}
+
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
   packet::Session session{.number = next_session_,
                           .server_id = server_id_,
                           .largest_image = images_.largest_image(),
                           .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
+                          .resume_timeout_ms = settings_.resume_timeout.count(),
                           .oversubscribes = settings_.host_memory_for_idle != 0};
   const Tenant* const tenant = tenants_.find(client.tenant);
   if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
@@ -109,7 +136,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
         std::copy(tenant->gpus.begin(), tenant->gpus.end(), session.gpus.begin()) - session.gpus.begin());
   }
   if (::getrandom(session.id.data(), session.id.size(), 0) < 0 ||
-      ::getrandom(session.resume_token.data(), session.resume_token.size(), 0) < 0 ||
+      ::getrandom(session.resume_key.data(), session.resume_key.size(), 0) < 0 ||
       ::getrandom(session.bulk_token.data(), session.bulk_token.size(), 0) < 0) {
     return false;
   }
@@ -159,6 +186,8 @@ void WorkerPool::begin_session(Worker& worker, const Client& client, const packe
   worker.output->set_session(worker.session);
   worker.session_id.assign(session.id.data(), session.id.size());
   worker.bulk_token.assign(session.bulk_token.data(), session.bulk_token.size());
+  worker.resume_key.assign(session.resume_key.data(), session.resume_key.size());
+  worker.resume_attempts = {};
   worker.client = client;
   worker.client.descriptor = -1;
   worker.client.hello.clear();

@@ -24,7 +24,7 @@ std::string text_of(const ThreadActivity* activity) {
 }  // namespace
 
 bool BulkConnections::add(std::unique_ptr<transport::Connection> connection,
-                          std::optional<uint64_t> peer_copy) {
+                          std::optional<uint64_t> peer_copy, ResumableLink resumable) {
   std::vector<std::unique_ptr<Link>> gone;
   bool added = false;
   {
@@ -36,6 +36,8 @@ bool BulkConnections::add(std::unique_ptr<transport::Connection> connection,
     if (!stopping_ && links_.size() < wire::kMaxBulkConnections) {
       Link& link = *links_.emplace_back(std::make_unique<Link>());
       link.connection = std::move(connection);
+      link.resumable = resumable;
+      link.pieces.emplace(compression_, resumable.connection);
       link.from_peer = peer_copy.has_value();
       try {
         link.receiver = std::thread([this, &link, peer_copy] { run_receiver(link, peer_copy); });
@@ -101,7 +103,13 @@ void BulkConnections::send_among_messages(std::shared_ptr<OutgoingCopy> copy, ui
 }
 
 bool BulkConnections::open(Link& link) {
-  const auto opened = welcome_(*link.connection, transport::Clock::now() + kOpeningTime);
+  const ResumableLink& resumable = link.resumable;
+  const auto opened =
+      welcome_(*link.connection, transport::Clock::now() + kOpeningTime, resumable.connection != nullptr);
+  if (opened && resumable.connection) {
+    resumable.connection->start();
+    link.resumption.emplace(*resumable.connection, resumable.number, *resumable.terms);
+  }
   {
     const std::lock_guard lock(mutex_);
     link.state = opened ? Link::open : Link::over;
@@ -148,7 +156,7 @@ void BulkConnections::run_receiver(Link& link, std::optional<uint64_t> peer_copy
 void BulkConnections::receive_until_closed(Link& link, std::optional<uint64_t> peer_copy) {
   if (!open(link)) return;
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  compression::PieceReader reader(*link.connection);
+  compression::PieceReader reader(*link.connection, link.resumable.connection ? &*link.pieces : nullptr);
   auto received = peer_copy ? accept_key(link, *peer_copy) : Result<void>{};
   while (received) received = receive_piece(link, reader, scratch);
   link.connection->close();
@@ -208,7 +216,7 @@ void BulkConnections::run_sender(Link& link) {
 
 void BulkConnections::send_until_closed(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  compression::PieceSender sender(compression_);
+  compression::PieceSender& sender = *link.pieces;
   Piece piece;
   while (next(queue_, &link, piece)) {
     const Waiting waiting("the client to read");

@@ -30,6 +30,13 @@ namespace gpupool::worker {
 
 class OutgoingCopy;
 
+// A connection below the one that is added, which the client can resume.
+struct ResumableLink {
+  transport::ResumableConnection* connection = nullptr;  // null: it cannot
+  uint64_t number = 0;                                   // Hello.bulk_link
+  const Resumption::Terms* terms = nullptr;
+};
+
 class BulkConnections {
  public:
   // `bulk_token`: the session's token, from which the keys of copies from peers are derived.
@@ -47,7 +54,8 @@ class BulkConnections {
   // Adds a connection whose hello has arrived. The welcome is sent by this connection's thread, so the client
   // never uses a connection that any() does not count yet. `peer_copy`: the connection is of a peer that has
   // presented this copy's key. Returns false if the session has too many connections or is ending.
-  bool add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy);
+  bool add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy,
+           ResumableLink resumable = {});
   // Closes the connections of peers.
   void drop_peers();
   bool any();
@@ -68,6 +76,9 @@ class BulkConnections {
   };
   struct Link {
     std::unique_ptr<transport::Connection> connection;
+    ResumableLink resumable;
+    std::optional<Resumption> resumption;            // once it is open, if it is resumable
+    std::optional<compression::PieceSender> pieces;  // set before the threads start
     bool from_peer = false;
     // Copies that a peer has presented keys of; used by the receiver thread only.
     std::vector<uint64_t> claimed;

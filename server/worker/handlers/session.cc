@@ -14,6 +14,15 @@ Outcome goodbye(Session&, Command& command) {
   return CUDA_SUCCESS;
 }
 
+Outcome acknowledge(Session& session, Command& command) {
+  const auto body = read_exact_body<wire::Acknowledge>(command);
+  if (!body) return bad_body();
+  if (!session.resumption) return CUDA_SUCCESS;
+  session.start.resumable->acknowledge(body->received);
+  if (body->leaving != 0) session.resumption->client_leaves();
+  return CUDA_SUCCESS;
+}
+
 Outcome move_addresses(Session& session, Command& command) {
   const auto body = read_exact_body<wire::MoveAddresses>(command);
   if (!body) return bad_body();

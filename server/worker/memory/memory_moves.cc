@@ -30,6 +30,7 @@ bool touches_memory(uint16_t id) {
   switch (static_cast<Command>(id)) {
     case Command::ping:
     case Command::goodbye:
+    case Command::acknowledge:
     case Command::free_memory: return false;
     default: return true;
   }

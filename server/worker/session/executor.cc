@@ -140,6 +140,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   else if (!keep(command, &alive))
     alive = replay(command);
   if (!alive) return false;
+  if (session_.outbox.acknowledgement_due()) session_.outbox.send(wire::MessageKind::pong, 0, 0);
   session_.compute.end_pieces_if_asked();
   session_.back_pressure.update();
   session_.current_command.end();

@@ -20,6 +20,7 @@ constexpr std::chrono::milliseconds kOthersTime{50};
 bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> body,
                          std::span<const std::byte> more, transport::Deadline deadline) {
   header.length = static_cast<uint32_t>(body.size() + more.size());
+  if (resumable_) header.acknowledged = static_cast<uint32_t>(resumable_->tell_received());
   header.retired = retired_.load(std::memory_order_acquire);
   if (ledger_.limited()) header.flags |= wire::kMemoryLimited;
   if (backlog_long_.load(std::memory_order_relaxed)) header.flags |= wire::kSendAwaitRoom;
@@ -72,7 +73,7 @@ void Outbox::end(std::string_view reason) {
        !lock && transport::Clock::now() < limit && !lock.try_lock();) {
     std::this_thread::yield();
   }
-  if (lock && !over()) {
+  if (lock && !over() && !(resumable_ && resumable_->broken())) {
     const wire::MessageHeader header{.kind = wire::MessageKind::end};
     send_locked(header, std::as_bytes(std::span(reason)), {}, transport::Clock::now() + kFarewellTime);
   }

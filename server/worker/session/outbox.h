@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "protocol/transport/resume/resumable_connection.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
 #include "server/quota/ledger.h"
@@ -19,8 +20,10 @@ namespace gpupool::worker {
 
 class Outbox {
  public:
-  Outbox(transport::Connection& connection, quota::SessionPage& counters, const quota::Ledger& ledger)
-      : connection_(connection), counters_(counters), ledger_(ledger) {}
+  // `resumable`: the connection below `connection` that the client may resume; null: none.
+  Outbox(transport::Connection& connection, quota::SessionPage& counters, const quota::Ledger& ledger,
+         transport::ResumableConnection* resumable = nullptr)
+      : connection_(connection), counters_(counters), ledger_(ledger), resumable_(resumable) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
@@ -35,6 +38,8 @@ class Outbox {
   quota::SessionPage& counters() const { return counters_; }
   // For monitoring: whether a thread is sending right now.
   bool sending() { return !std::unique_lock(mutex_, std::try_to_lock); }
+  // True if much has been received since the client was told how much.
+  bool acknowledgement_due() const { return resumable_ && resumable_->acknowledgement_due(); }
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   // Value of wire::kSendAwaitRoom in later messages.
@@ -49,6 +54,7 @@ class Outbox {
   transport::Connection& connection_;
   quota::SessionPage& counters_;
   const quota::Ledger& ledger_;
+  transport::ResumableConnection* const resumable_;
   std::mutex mutex_;
   std::atomic<uint64_t> retired_{0};
   std::atomic<bool> backlog_long_{false};

@@ -50,6 +50,8 @@ int run_session(SessionStart start) {
   start.connection = std::make_unique<MeteredConnection>(std::move(start.connection), bandwidth);
   start.bandwidth = bandwidth;
   const auto accept_bulk = start.bulk_connections;
+  std::optional<Resumptions> resumptions;
+  if (start.resumable) start.resume.offers = &resumptions.emplace(*start.control);
   Session session(start);
   send_refusals(session.outbox, session.ledger, start);
   if (start.capture_output) {
@@ -62,20 +64,33 @@ int run_session(SessionStart start) {
   {
     const Background background(session, stop_descriptor);
     if (accept_bulk)
-      accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
+      accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy, uint64_t link) {
+        ResumableLink resumable;
+        if (link != 0 && session.start.resumable) {
+          auto outer = std::make_unique<transport::ResumableConnection>(std::move(connection));
+          resumable = {outer.get(), link, &session.start.resume};
+          connection = std::move(outer);
+        }
         session.copies.connections.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth),
-                                       peer_copy);
+                                       peer_copy, resumable);
       });
     if (start.control) {
       start.control->handle(
           server::ControlKind::end_session,
           [&session](const server::ControlMessage& message) { session.outbox.end(message.payload); });
     }
+    std::optional<Resumption> resumption;
+    if (session.start.resumable) {
+      resumption.emplace(*session.start.resumable, 0, session.start.resume);
+      session.resumption = &*resumption;
+    }
     {
       const DumpServer dumps(session);
       status = session.executor.run() ? 0 : 1;
     }
     session.outbox.close();
+    session.resumption = nullptr;
+    resumption.reset();
     if (start.control) start.control->handle(server::ControlKind::end_session, nullptr);
     if (accept_bulk) accept_bulk(nullptr);
     const Watchdog watchdog(status);

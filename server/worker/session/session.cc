@@ -25,7 +25,7 @@ Session::Session(SessionStart& start)
     : start(start),
       counters(start.usage.counters()),
       ledger(start.usage.account, start.usage.page, start.usage.slot),
-      outbox(*start.connection, counters, ledger),
+      outbox(*start.connection, counters, ledger, start.resumable),
       capture(outbox),
       contexts(api, current_command),
       gates(

@@ -82,6 +82,7 @@ class Session {
   Replies replies;
   SharedHostMemory shared_memory;
   Peers peers;
+  Resumption* resumption = nullptr;  // while the session runs, if its client can resume it
   ExportedHandles exported_handles;
 
   // Device memory.

@@ -19,6 +19,7 @@
 #include "server/quota/shared_page.h"
 #include "server/worker/device/visible_devices.h"
 #include "server/worker/session/control.h"
+#include "server/worker/session/resumption.h"
 
 namespace gpupool::worker {
 
@@ -28,10 +29,11 @@ class Bandwidth;
 using SymbolLookup = std::function<void*(const char* name)>;
 
 // Completes the opening of a bulk connection: sends the reply to the hello and upgrades the connection.
-using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
+using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline, bool resumable)>;
 // `peer_copy`: the connection is from another server, which has presented the key of this copy to the device.
-using BulkSink =
-    std::function<void(std::unique_ptr<transport::Connection>, std::optional<uint64_t> peer_copy)>;
+// `link`: number of a connection that the client can resume, or 0.
+using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, std::optional<uint64_t> peer_copy,
+                                    uint64_t link)>;
 
 // Bytes of a device's memory in use; nullopt: unknown.
 struct MemoryUse {
@@ -72,8 +74,10 @@ struct Usage {
 };
 
 struct SessionStart {
-  std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
-  SymbolLookup symbol;                                // cuInit has been called successfully
+  std::unique_ptr<transport::Connection> connection;    // after the hello in both directions
+  transport::ResumableConnection* resumable = nullptr;  // `connection`, if the client may resume it
+  Resumption::Terms resume;                             // if it may
+  SymbolLookup symbol;                                  // cuInit has been called successfully
   // memory_use.h; takes the library's device numbers; may be null
   std::function<MemoryUse(int device)> memory_use;
   VisibleDevices visible;  // which of the library's devices the session sees

@@ -22,7 +22,7 @@ hello::Hello sample_hello() {
           .host = "node-1.example",
           .pid = 1ll << 40,
           .session_id = std::string("\0\1\2\xff", 4),
-          .resume_token = "token",
+          .resume_proof = "proof",
           .tenant = "physics",
           .token = std::string(300, '\x80'),
           .bulk_token = std::string(32, 'b'),
@@ -31,7 +31,11 @@ hello::Hello sample_hello() {
           .monitor = true,
           .pid_space = std::string("boot\0ns", 7),
           .checkpoint = true,
-          .takes_quota_refusals = true};
+          .takes_quota_refusals = true,
+          .can_resume = true,
+          .resume_attempt = 3,
+          .resume_received = 1ull << 41,
+          .bulk_link = 8};
 }
 
 hello::HelloReply sample_reply() {
@@ -41,7 +45,7 @@ hello::HelloReply sample_reply() {
                           .server_version = "0.1.0",
                           .driver_version = 13000,
                           .session_id = std::string(16, '\0'),
-                          .resume_token = std::string(32, 'r'),
+                          .resume_key = std::string(32, 'r'),
                           .addresses = {0x200000000000, 1ull << 40},
                           .worker_pid = 4242,
                           .bulk_connections = 8,
@@ -50,7 +54,9 @@ hello::HelloReply sample_reply() {
                           .largest_image = 1ull << 30,
                           .takes_compressed = true,
                           .server_id = ~0ull,
-                          .peer_protocol = 0x8002};
+                          .peer_protocol = 0x8002,
+                          .resume_timeout_ms = 60'000,
+                          .resume_received = 1ull << 42};
   for (int number = 0; number < 3; ++number) {
     hello::Device device{.name = "Device " + std::to_string(number),
                          .uuid = std::string(16, static_cast<char>(number)),
@@ -74,7 +80,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_host(in.host);
   out.set_pid(in.pid);
   out.set_session_id(in.session_id);
-  out.set_resume_token(in.resume_token);
+  out.set_resume_proof(in.resume_proof);
   out.set_tenant(in.tenant);
   out.set_token(in.token);
   out.set_bulk_token(in.bulk_token);
@@ -84,6 +90,10 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_pid_space(in.pid_space);
   out.set_checkpoint(in.checkpoint);
   out.set_takes_quota_refusals(in.takes_quota_refusals);
+  out.set_can_resume(in.can_resume);
+  out.set_resume_attempt(in.resume_attempt);
+  out.set_resume_received(in.resume_received);
+  out.set_bulk_link(in.bulk_link);
   return out;
 }
 
@@ -95,7 +105,7 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   out.set_server_version(in.server_version);
   out.set_driver_version(in.driver_version);
   out.set_session_id(in.session_id);
-  out.set_resume_token(in.resume_token);
+  out.set_resume_key(in.resume_key);
   for (const hello::Device& device : in.devices) {
     auto* added = out.add_devices();
     added->set_name(device.name);
@@ -123,6 +133,8 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   out.set_takes_compressed(in.takes_compressed);
   out.set_server_id(in.server_id);
   out.set_peer_protocol(in.peer_protocol);
+  out.set_resume_timeout_ms(in.resume_timeout_ms);
+  out.set_resume_received(in.resume_received);
   return out;
 }
 

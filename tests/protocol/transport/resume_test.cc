@@ -1,10 +1,9 @@
 // Connections that continue on another carrier: bytes arrive once and in order, whatever breaks and when.
-#include "protocol/transport/resume/resumable_connection.h"
-
 #include <algorithm>
 #include <random>
 #include <thread>
 
+#include "protocol/transport/resume/resumable_connection.h"
 #include "tests/protocol/transport/contract.h"
 
 using namespace gpupool;
@@ -42,6 +41,8 @@ class Line {
     Pair pair = make_pair(backend);
     client = std::make_unique<ResumableConnection>(std::move(pair.client), most_kept);
     server = std::make_unique<ResumableConnection>(std::move(pair.server), most_kept);
+    client->start();
+    server->start();
   }
   // Repairs the line when either side has noticed a break.
   Result<void> repair() {
@@ -67,7 +68,8 @@ Result<void> send_all_of(Connection& connection, const std::vector<std::byte>& o
                          const std::atomic<size_t>& allowed) {
   std::mt19937 random(seed);
   for (size_t at = 0; at < out.size();) {
-    const size_t size = std::min<size_t>(1 + random() % (random() % 8 == 0 ? 300'000 : 3'000), out.size() - at);
+    const size_t size =
+        std::min<size_t>(1 + random() % (random() % 8 == 0 ? 300'000 : 3'000), out.size() - at);
     const iovec piece{const_cast<std::byte*>(out.data() + at), size};
     if (auto sent = send_all(connection, {&piece, 1}, in(kLong)); !sent) return sent;
     at += size;
@@ -77,8 +79,8 @@ Result<void> send_all_of(Connection& connection, const std::vector<std::byte>& o
 }
 
 // Receives as many bytes as `expected` has, in irregular pieces, and acknowledges some of them to the peer.
-bool receives(ResumableConnection& connection, ResumableConnection& peer, const std::vector<std::byte>& expected,
-              uint32_t seed) {
+bool receives(ResumableConnection& connection, ResumableConnection& peer,
+              const std::vector<std::byte>& expected, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::byte> got(expected.size());
   for (size_t at = 0; at < got.size();) {

@@ -245,7 +245,7 @@ TEST_CASE("a reader and a writer detect a peer killed in the middle of a message
     const iovec buffer = as_iovec(message);
     const auto sent = send_all(**server, {&buffer, 1}, in(kLong));
     REQUIRE_FALSE(sent);
-    CHECK(sent.error().code == ErrorCode::lost);
+    CHECK(sent.error().code == ErrorCode::reset);
   }
   killer.join();
   int status = 0;

@@ -108,7 +108,7 @@ std::vector<Frame> frames(const Client& client) {
   wire::SharedName name{};
   name.magic = wire::kSharedName;
   std::vector<Frame> all {
-    {id(Command::ping), {}},
+    {id(Command::ping), {}}, {id(Command::acknowledge), bytes_of(wire::Acknowledge{1000, 0, 0})},
         {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
         {id(Command::avoid_addresses), bytes_of(wire::AddressRange{uint64_t{1} << 44, uint64_t{1} << 20})},
         {id(Command::retain_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},

@@ -1,0 +1,103 @@
+#include "client/session/reconnector.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "client/process/log.h"
+#include "protocol/control/hello_exchange.h"
+#include "protocol/peers/proof.h"
+
+namespace gpupool::client {
+namespace {
+
+using std::chrono::milliseconds;
+using transport::Clock;
+
+constexpr milliseconds kFirstPause{10}, kLongestPause{500};  // between attempts
+constexpr milliseconds kSilentTime{1000};                    // shorter breaks are not logged as warnings
+constexpr milliseconds kOthersRead{1000};
+
+long long milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+void Reconnector::start(Terms terms) {
+  terms_ = std::move(terms);
+  connection_.start();
+  std::thread([this] { run(); }).detach();
+}
+
+void Reconnector::run() {
+  ::pthread_setname_np(::pthread_self(), "gpupool-resume");
+  while (true) {
+    connection_.wait_for_end();
+    // After the end no more bytes come. The thread that reads the last ones, among them perhaps the server's
+    // reason, breaks the carrier.
+    if (read_rest_) read_rest_(true);
+    auto why = connection_.wait_for_break(Clock::now() + kOthersRead);
+    if (read_rest_) read_rest_(false);
+    if (!why) {
+      connection_.break_carrier({ErrorCode::closed, terms_.name + " closed the connection"});
+      why = connection_.wait_for_break();
+    }
+    if (!why) return;
+    reconnect(*why);
+  }
+}
+
+void Reconnector::reconnect(const Error& why) {
+  const auto start = Clock::now();
+  log_debug("the connection to server %s broke: %s", terms_.name.c_str(), why.message.c_str());
+  bool told = false;
+  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    const auto resumed = try_once();
+    if (resumed) {
+      if (told)
+        log_warning("connected to server %s again after %lld ms", terms_.name.c_str(),
+                    milliseconds_since(start));
+      else
+        log_debug("connected to server %s again after %lld ms", terms_.name.c_str(),
+                  milliseconds_since(start));
+      return;
+    }
+    const auto passed = Clock::now() - start;
+    if (resumed.error().code == ErrorCode::refused || passed >= terms_.timeout) {
+      return connection_.give_up({why.code, why.message + "; " + resumed.error().message});
+    }
+    if (!told && passed >= kSilentTime) {
+      told = true;
+      log_warning("lost the connection to server %s (%s); CUDA calls wait for up to %lld s until it is back",
+                  terms_.name.c_str(), why.message.c_str(),
+                  static_cast<long long>(terms_.timeout.count() / 1000));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+Result<void> Reconnector::try_once() {
+  auto carrier = transport::connect(terms_.server, terms_.options);
+  if (!carrier) return carrier.error();
+  // As late as possible: until here the broken carrier's data may still be read.
+  const uint64_t received = connection_.retire_carrier();
+  hello::Hello hello = terms_.hello;
+  hello.resume_attempt = ++attempts_;
+  hello.resume_received = received;
+  const auto proof = peers::prove_resume(terms_.resume_key, hello.bulk_link, hello.resume_attempt, received);
+  hello.resume_proof.assign(proof.begin(), proof.end());
+  const auto deadline = Clock::now() + terms_.options.connect_timeout;
+  const auto reply = hello::exchange(**carrier, hello, deadline);
+  if (!reply) return reply.error();
+  if (auto upgraded = (*carrier)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded;
+  const auto resumed = connection_.resume(std::move(*carrier), reply->resume_received);
+  // Not with these positions, however often it is tried.
+  if (!resumed) return Error{ErrorCode::refused, resumed.error().message};
+  return {};
+}
+
+}  // namespace gpupool::client

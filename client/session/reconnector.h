@@ -1,0 +1,46 @@
+// Gives a session another connection to its worker when its own breaks (docs/adr/0036-sessions-resume.md).
+// Calls wait in the session's ResumableConnection meanwhile.
+//
+// One thread, from start() to the end of the process or of the connection. It also watches a connection that
+// no other thread uses.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "protocol/control/hello_codec.h"
+#include "protocol/transport/resume/resumable_connection.h"
+
+namespace gpupool::client {
+
+class Reconnector {
+ public:
+  struct Terms {
+    transport::Endpoint server;
+    transport::Options options;
+    hello::Hello hello;  // as for a new session, with the session's id and the bulk connection's number
+    std::string resume_key;
+    std::chrono::milliseconds timeout{0};  // from a break until the session is given up
+    std::string name;                      // of the server, for messages
+  };
+  // `read_rest(true)` is called when the connection has ended, and has another thread read what has arrived
+  // until read_rest(false); null if a thread reads all the time.
+  Reconnector(transport::ResumableConnection& connection, std::function<void(bool)> read_rest)
+      : connection_(connection), read_rest_(std::move(read_rest)) {}
+
+  // Starts the thread, which is never joined: sessions are never destroyed once connected.
+  void start(Terms terms);
+
+ private:
+  void run();
+  void reconnect(const Error& why);
+  // ErrorCode::refused: the server will not resume the session.
+  Result<void> try_once();
+
+  transport::ResumableConnection& connection_;
+  const std::function<void(bool)> read_rest_;
+  Terms terms_;
+  uint64_t attempts_ = 0;
+};
+
+}  // namespace gpupool::client

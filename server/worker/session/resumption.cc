@@ -1,0 +1,125 @@
+#include "server/worker/session/resumption.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "common/log/log.h"
+
+namespace gpupool::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// How long to wait after the client's side has ended the connection. A client that still lives notices that
+// at once and returns; one that was killed does not, and its memory should be free soon.
+constexpr milliseconds kAfterEnd{5000};
+
+void close_offer(std::optional<server::ControlMessage>& offer) {
+  if (offer && offer->descriptor >= 0) ::close(offer->descriptor);
+  offer.reset();
+}
+
+}  // namespace
+
+Resumptions::Resumptions(Control& control) : control_(control) {
+  control_.handle(server::ControlKind::resume, [this](server::ControlMessage message) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_link_.find(message.body<server::packet::Resume>().link);
+    if (found != by_link_.end()) return found->second->take(std::move(message));
+    std::optional<server::ControlMessage> unwanted = std::move(message);
+    close_offer(unwanted);
+  });
+}
+
+Resumptions::~Resumptions() {
+  control_.handle(server::ControlKind::resume, nullptr);
+}
+
+void Resumptions::add(uint64_t link, Resumption& resumption) {
+  const std::lock_guard lock(mutex_);
+  by_link_[link] = &resumption;
+}
+
+void Resumptions::remove(uint64_t link) {
+  const std::lock_guard lock(mutex_);
+  by_link_.erase(link);
+}
+
+Resumption::Resumption(transport::ResumableConnection& connection, uint64_t link, Terms terms)
+    : connection_(connection), link_(link), terms_(std::move(terms)) {
+  terms_.offers->add(link_, *this);
+  thread_ = std::thread([this] { run(); });
+}
+
+Resumption::~Resumption() {
+  terms_.offers->remove(link_);
+  connection_.close();
+  {
+    const std::lock_guard lock(mutex_);
+    close_offer(offered_);
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Resumption::take(server::ControlMessage message) {
+  {
+    const std::lock_guard lock(mutex_);
+    close_offer(offered_);
+    offered_ = std::move(message);
+  }
+  // This side may not have noticed yet that the old connection is broken.
+  connection_.break_carrier({ErrorCode::lost, "the client has opened another connection"});
+  changed_.notify_all();
+}
+
+void Resumption::run() {
+  while (const auto why = connection_.wait_for_break()) {
+    const auto start = Clock::now();
+    log::info("client_connection_broken",
+              {{"session", terms_.session_number}, {"link", link_}, {"reason", why->message}});
+    if (!wait_for_client(*why)) return connection_.give_up(*why);
+    log::info("session_resumed",
+              {{"session", terms_.session_number},
+               {"link", link_},
+               {"transport", connection_.carrier()},
+               {"milliseconds", std::chrono::duration_cast<milliseconds>(Clock::now() - start).count()}});
+  }
+}
+
+bool Resumption::wait_for_client(const Error& why) {
+  const bool ended = why.code == ErrorCode::closed || why.code == ErrorCode::reset;
+  const auto deadline = Clock::now() + (leaving_ ? milliseconds(0)
+                                        : ended  ? std::min(terms_.timeout, kAfterEnd)
+                                                 : terms_.timeout);
+  while (true) {
+    std::optional<server::ControlMessage> offer;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, deadline, [this] { return offered_.has_value() || connection_.over(); });
+      offer = std::exchange(offered_, std::nullopt);
+    }
+    if (connection_.over()) {
+      close_offer(offer);
+      return false;
+    }
+    if (!offer) return false;
+    const auto resumed = resume(*offer);
+    if (resumed) return true;
+    log::info("session_not_resumed",
+              {{"session", terms_.session_number}, {"link", link_}, {"reason", resumed.error().message}});
+  }
+}
+
+Result<void> Resumption::resume(const server::ControlMessage& message) {
+  auto carrier = terms_.welcome(message, connection_.retire_carrier());
+  if (!carrier) return carrier.error();
+  const auto resumed =
+      connection_.resume(std::move(*carrier), message.body<server::packet::Resume>().received);
+  if (!resumed) connection_.give_up(resumed.error());  // it will not become possible
+  return resumed;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,45 @@
+// Work whose result shows a command that was lost, repeated or executed out of order.
+#include <cstring>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+// counting ROUNDS BYTES: every round adds to numbers in device memory, and passes BYTES through the device in
+// both directions, synchronously and in a stream.
+SCENARIO(counting) {
+  Device device;
+  Kernels kernels;
+  const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  const size_t bytes = std::stoul(arguments.at(1));
+  const unsigned count = static_cast<unsigned>(bytes / sizeof(unsigned));
+  CUdeviceptr sums = 0, data = 0;
+  CUstream stream = nullptr;
+  unsigned *pinned = nullptr, *back = nullptr;
+  OK(cuMemAlloc(&sums, bytes));
+  OK(cuMemAlloc(&data, bytes));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), bytes));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&back), bytes));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemsetD32(sums, 0, count));
+  std::vector<unsigned> pageable(count);
+  for (unsigned round = 1; round <= rounds; ++round) {
+    for (unsigned i = 0; i < count; ++i) pageable[i] = i * 2654435761u + round;
+    OK(cuMemcpyHtoD(data, pageable.data(), bytes));
+    std::memset(pageable.data(), 0, bytes);  // the copy has read it
+    for (unsigned launch = 0; launch < 20; ++launch)
+      OK(kernels.launch("add", (count + 255) / 256, 256, nullptr, sums, 1u, count));
+    OK(cuMemcpyDtoH(pageable.data(), data, bytes));
+    for (unsigned i = 0; i < count; ++i) EXPECT(pageable[i] == i * 2654435761u + round);
+    std::memcpy(pinned, pageable.data(), bytes);
+    OK(cuMemcpyHtoDAsync(data, pinned, bytes, stream));
+    OK(kernels.launch("add", (count + 255) / 256, 256, stream, data, round, count));
+    OK(cuMemcpyDtoHAsync(back, data, bytes, stream));
+    OK(cuStreamSynchronize(stream));
+    for (unsigned i = 0; i < count; ++i) EXPECT(back[i] == i * 2654435761u + 2 * round);
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH(pageable.data(), sums, bytes));
+    for (unsigned i = 0; i < count; ++i) EXPECT(pageable[i] == 20 * round);
+  }
+  std::printf("counted to %u\n", 20 * rounds);
+}

@@ -1,0 +1,185 @@
+// Sessions whose connections break: programs compute as if nothing had happened, and nobody but the session's
+// client continues it.
+#include <signal.h>
+
+#include <filesystem>
+
+#include "protocol/peers/proof.h"
+#include "protocol/wire/commands.h"
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/cutting_proxy.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::vector<std::string> kResumes{"--resume-timeout", "60"};
+
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr unsigned kShare = 10;  // of the rounds
+#else
+constexpr unsigned kShare = 1;
+#endif
+
+// Runs the scenario `counting` through a proxy that cuts.
+void count_despite_cuts(Pool& pool, const std::string& scheme, uint64_t mean, unsigned rounds, uint64_t bytes,
+                        Environment environment, unsigned least_cuts) {
+  CuttingProxy proxy(pool.poold().endpoint(), mean, 1);
+  environment["GPUPOOL"] = scheme + "://127.0.0.1:" + std::to_string(proxy.endpoint().port);
+  const Finished app =
+      run_patiently({driver_app(), "counting", std::to_string(rounds / kShare), std::to_string(bytes)},
+                    pool.through(environment));
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(lines_with(app.output, "counted to").size() == 1);
+  CHECK(proxy.cuts() >= least_cuts / kShare);
+}
+
+// A session that speaks the protocol by hand, and can resume.
+struct Resumable {
+  explicit Resumable(Pool& pool) : endpoint(pool.poold().endpoint()), client(endpoint) {
+    hello::Hello hello = test_hello();
+    hello.can_resume = true;
+    reply = client.open(hello);
+  }
+  hello::Hello hello_for(uint64_t attempt, uint64_t received) const {
+    hello::Hello hello = test_hello();
+    hello.session_id = reply.session_id;
+    hello.resume_attempt = attempt;
+    hello.resume_received = received;
+    const auto proof = peers::prove_resume(reply.resume_key, 0, attempt, received);
+    hello.resume_proof.assign(proof.begin(), proof.end());
+    return hello;
+  }
+  hello::HelloReply answer_to(const hello::Hello& hello) const {
+    RawClient other(endpoint);
+    other.send_hello(hello);
+    return other.receive_reply();
+  }
+  transport::Endpoint endpoint;
+  RawClient client;
+  hello::HelloReply reply;
+};
+
+}  // namespace
+
+TEST_CASE("connections cut at random bytes change no result") {
+  Pool pool({}, kResumes);
+  // Commands and small copies; then copies on bulk connections.
+  count_despite_cuts(pool, "tcp", 20'000, 120, 4'000, {}, 100);
+  count_despite_cuts(pool, "tcp", 3'000'000, 20, 4u << 20, {{"GPUPOOL_BULK_CONNECTIONS", "3"}}, 60);
+  count_despite_cuts(pool, "tcp", 500'000, 10, 4u << 20, {{"GPUPOOL_BULK_CONNECTIONS", "0"}}, 100);
+  count_despite_cuts(pool, "tcp", 3'000'000, 20, 4u << 20,
+                     {{"GPUPOOL_BULK_CONNECTIONS", "2"}, {"GPUPOOL_COMPRESSION", "always"}}, 10);
+}
+
+TEST_CASE("encrypted connections cut at random bytes change no result") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  Pool pool({}, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key",
+                 files.key, "--resume-timeout", "60"});
+  const Environment trusting{{"GPUPOOL_TLS_CA", authority.certificate()}, {"GPUPOOL_BULK_CONNECTIONS", "2"}};
+  count_despite_cuts(pool, "tls", 30'000, 60, 4'000, trusting, 30);
+  count_despite_cuts(pool, "tls", 3'000'000, 10, 4u << 20, trusting, 20);
+}
+
+TEST_CASE("a connection that goes silent is replaced") {
+  Pool pool({}, kResumes);
+  CuttingProxy proxy(pool.poold().endpoint(), 1, 1);
+  proxy.stop_cutting();
+  Process app({driver_app(), "counting", "1000000", "4000"},
+              pool.through({{"GPUPOOL", proxy.endpoint().text()}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "600"}}));
+  REQUIRE(pool.poold().await_log("session_running"));
+  for (size_t times = 1; times <= 2; ++times) {
+    proxy.freeze();
+    REQUIRE(pool.poold().await_log("session_resumed", times));
+  }
+  ::kill(app.pid(), SIGKILL);
+}
+
+TEST_CASE("a program whose server cannot be reached in time fails as with a lost server") {
+  Pool pool({}, {"--resume-timeout", "2"});
+  CuttingProxy proxy(pool.poold().endpoint(), 1, 1);
+  proxy.stop_cutting();
+  Process app({driver_app(), "counting", "1000000", "4000"},
+              pool.through({{"GPUPOOL", proxy.endpoint().text()}}));
+  REQUIRE(pool.poold().await_log("session_running"));
+  proxy.go_away();
+  CHECK(app.wait(kLongPatience) == 1);
+  const std::string output = app.output();
+  INFO(output);
+  CHECK(lines_with(output, "CUDA calls wait for up to 2 s").size() == 1);
+  CHECK(lines_with(output, "lost the connection to server").size() == 2);  // the warning and the error
+  CHECK(lines_with(output, "CUDA_ERROR_DEVICE_UNAVAILABLE").size() == 1);
+  CHECK(pool.poold().await_log("session_ended"));
+}
+
+TEST_CASE("the session of a killed program ends soon and that of an ended program at once") {
+  Pool pool({}, kResumes);
+  Process killed({driver_app(), "counting", "1000000", "4000"}, pool.through());
+  REQUIRE(pool.poold().await_log("session_running"));
+  ::kill(killed.pid(), SIGKILL);
+  CHECK(pool.poold().await_log("session_ended", 1));  // within its patience, and not after a minute
+  CHECK(run_patiently({driver_app(), "counting", "1", "4000"}, pool.through()).status == 0);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+  CHECK(pool.poold().await_log("session_ended", 2));
+  CHECK(std::chrono::steady_clock::now() < end);
+}
+
+TEST_CASE("nobody but its client resumes a session") {
+  Pool pool({}, kResumes);
+  Resumable session(pool);
+  CHECK(session.reply.resume_timeout_ms == 60'000);
+  CHECK(session.reply.resume_key.size() == 32);
+  session.client.ping();
+  constexpr uint64_t kPong = sizeof(wire::MessageHeader);
+  auto wrong = session.hello_for(1, kPong);
+  wrong.resume_proof.back() = static_cast<char>(wrong.resume_proof.back() ^ 1);
+  auto other_count = session.hello_for(1, kPong);
+  other_count.resume_received = 0;
+  auto other_link = session.hello_for(1, kPong);
+  other_link.bulk_link = 1;
+  auto no_link = session.hello_for(1, kPong);
+  no_link.bulk_link = 1000;
+  auto short_proof = session.hello_for(1, kPong);
+  short_proof.resume_proof.resize(31);
+  auto other_session = session.hello_for(1, kPong);
+  other_session.session_id.assign(16, 'x');
+  auto other_tenant = session.hello_for(1, kPong);
+  other_tenant.tenant = "somebody";
+  for (const auto& hello :
+       {wrong, other_count, other_link, no_link, short_proof, other_session, other_tenant})
+    CHECK(session.answer_to(hello).status == hello::Status::denied);
+  session.client.ping();  // undisturbed
+
+  // The true client, whose old connection the server still believes to be good.
+  RawClient back(session.endpoint);
+  const auto hello = session.hello_for(1, 2 * kPong);
+  back.send_hello(hello);
+  const auto reply = back.receive_reply();
+  CHECK(reply.status == hello::Status::ok);
+  CHECK(reply.resume_received == 2 * sizeof(wire::CommandHeader));
+  CHECK(session.client.await_end());
+  // Replayed, or older than the last one.
+  CHECK(session.answer_to(hello).status == hello::Status::denied);
+  CHECK(session.answer_to(session.hello_for(0, 2 * kPong)).status == hello::Status::denied);
+  // A count that the client cannot have.
+  CHECK(session.answer_to(session.hello_for(2, 1'000'000)).status == hello::Status::ok);
+  CHECK(pool.poold().await_log("session_ended"));
+  CHECK(session.answer_to(session.hello_for(3, 2 * kPong)).status == hello::Status::denied);
+}
+
+TEST_CASE("a client that cannot resume keeps no session alive") {
+  Pool pool({}, kResumes);
+  RawClient client(pool.poold().endpoint());
+  const auto reply = client.open();
+  CHECK(reply.resume_timeout_ms == 0);
+  client.ping();
+  client.close();
+  CHECK(pool.poold().await_log("session_ended"));
+  CHECK(pool.poold().log().find("client_connection_broken") == std::string::npos);
+}

@@ -1,0 +1,93 @@
+#include "tests/support/cutting_proxy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+namespace gpupool::testing {
+namespace {
+
+using transport::Clock;
+using transport::Connection;
+
+constexpr std::chrono::milliseconds kLook{20};  // how often a blocked thread looks whether it should end
+
+}  // namespace
+
+struct CuttingProxy::Line {
+  std::unique_ptr<Connection> client, server;
+  std::atomic<int64_t> left{0};  // bytes until the cut
+  std::atomic<bool> cut{false};
+  unsigned frozen = 0;  // value of frozen_ when it was opened
+  std::thread up, down;
+};
+
+CuttingProxy::CuttingProxy(const transport::Endpoint& server, uint64_t mean, uint32_t seed, uint64_t spared)
+    : mean_(mean), spared_(spared), random_(seed) {
+  auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+  if (!listener) throw std::runtime_error(listener.error().message);
+  listener_ = std::move(*listener);
+  acceptor_ = std::thread([this, server] { accept(server); });
+}
+
+CuttingProxy::~CuttingProxy() {
+  go_away();
+  for (const auto& line : lines_) {
+    line->up.join();
+    line->down.join();
+  }
+}
+
+void CuttingProxy::go_away() {
+  ending_ = true;
+  listener_->close();
+  if (acceptor_.joinable()) acceptor_.join();
+}
+
+void CuttingProxy::accept(const transport::Endpoint& server) {
+  while (!ending_) {
+    auto client = listener_->accept(std::nullopt);
+    if (!client) return;
+    auto upstream = transport::connect(server, {});
+    if (!upstream) continue;  // closes the client's connection
+    auto made = std::make_unique<Line>();
+    Line& line = *made;
+    line.client = std::move(*client);
+    line.server = std::move(*upstream);
+    line.frozen = frozen_;
+    const std::lock_guard lock(mutex_);
+    std::exponential_distribution<double> until_cut(1.0 / static_cast<double>(mean_));
+    line.left = static_cast<int64_t>(spared_) + static_cast<int64_t>(until_cut(random_));
+    const auto pass = [this, &line](Connection& from, Connection& to) {
+      std::vector<std::byte> buffer(64 * 1024);
+      while (!ending_ && !line.cut) {
+        if (line.frozen != frozen_) {
+          std::this_thread::sleep_for(kLook);
+          continue;
+        }
+        const auto received = from.receive_some(buffer);
+        if (!received) break;
+        if (*received == 0) {
+          if (!from.wait(true, false, Clock::now() + kLook)) break;
+          continue;
+        }
+        size_t allowed = *received;
+        if (cutting_) {
+          const int64_t left = line.left.fetch_sub(static_cast<int64_t>(*received));
+          allowed = static_cast<size_t>(std::clamp<int64_t>(left, 0, static_cast<int64_t>(*received)));
+          line.cut = line.cut || allowed < *received;
+        }
+        const iovec part{buffer.data(), allowed};
+        if (!transport::send_all(to, {&part, 1}, Clock::now() + std::chrono::seconds(30))) break;
+        if (allowed < *received) ++cuts_;
+      }
+      from.close();
+      to.close();
+    };
+    line.up = std::thread([pass, &line] { pass(*line.client, *line.server); });
+    line.down = std::thread([pass, &line] { pass(*line.server, *line.client); });
+    lines_.push_back(std::move(made));
+  }
+}
+
+}  // namespace gpupool::testing
