@@ -1,5 +1,6 @@
 #include "protocol/transport/shm/listener.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,6 +24,20 @@ class ShmListener final : public SocketListener {
     if (path_.starts_with('@') || ::lstat(path_.c_str(), &made_) != 0) path_.clear();
   }
   ~ShmListener() override { remove(); }
+
+  // Leaves the connection in the queue if there is no descriptor for its eventfd: closing it here could block
+  // on descriptors in unread messages.
+  Result<std::unique_ptr<Connection>> accept(Deadline deadline) override {
+    const int first = ::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0),
+              second = ::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0);
+    const int error = errno;
+    if (first >= 0) ::close(first);
+    if (second < 0)
+      return Error{ErrorCode::unavailable, "cannot accept a connection on " + endpoint().text() + ": " +
+                                               std::generic_category().message(error)};
+    ::close(second);
+    return SocketListener::accept(deadline);
+  }
 
   void close() override {
     SocketListener::close();
