@@ -11,12 +11,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace gpupool::testing {
 namespace {
@@ -78,8 +81,15 @@ void LingeringSocket::end_lingering() {
 }
 
 void LingeringSocket::close() {
-  if (lingers_ >= 0) ::close(lingers_);
-  lingers_ = -1;
+  if (lingers_ < 0) return;
+  // If the receiver has closed its copy already, this one is the last and lingers.
+  std::promise<void> closed;
+  auto done = closed.get_future();
+  std::thread([socket = std::exchange(lingers_, -1), closed = std::move(closed)]() mutable {
+    ::close(socket);
+    closed.set_value();
+  }).detach();
+  done.wait_for(std::chrono::seconds(1));
 }
 
 int send_with_descriptors(int socket, std::string_view bytes, const std::vector<int>& descriptors) {

@@ -17,7 +17,7 @@ class LingeringSocket {
   LingeringSocket(const LingeringSocket&) = delete;
   LingeringSocket& operator=(const LingeringSocket&) = delete;
   int descriptor() const { return lingers_; }
-  void close();          // closes this process's copy; blocks if it is the last one
+  void close();          // closes this process's copy; waits at most a second if it is the last one
   void end_lingering();  // lets blocked close() calls return, in any thread
 
  private:
