@@ -16,7 +16,7 @@ constexpr uint64_t kMaxWork = 20'000'000;
 
 class Classifier {
  public:
-  Classifier(const Function& f, const std::vector<uint32_t>& definitions) : f_(f), definitions_(definitions) {
+  Classifier(const Function& f, const std::vector<uint32_t>& definitions) : f_(f) {
     constant_.assign(f.registers.size(), false);
     for (const Instruction& i : f.code) {
       auto operands = f.operands(i);
@@ -48,7 +48,6 @@ class Classifier {
   }
 
   const Function& f_;
-  const std::vector<uint32_t>& definitions_;
   std::vector<bool> constant_;
 };
 

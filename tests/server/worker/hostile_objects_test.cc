@@ -22,8 +22,7 @@ constexpr uint64_t kPage = FakeDriver::kGranularity;
 constexpr uint64_t kArray = make_handle(Kind::array, 1, 300), kSecond = make_handle(Kind::array, 1, 301),
                    kLevel = make_handle(Kind::array, 1, 302);
 constexpr uint64_t kMipmapped = make_handle(Kind::mipmapped_array, 1, 303);
-constexpr uint64_t kModule = make_handle(Kind::module, 1, 304), kUpload = make_handle(Kind::upload, 1, 305),
-                   kFunction = make_handle(Kind::function, 1, 306);
+constexpr uint64_t kModule = make_handle(Kind::module, 1, 304), kUpload = make_handle(Kind::upload, 1, 305);
 constexpr uint64_t kReference = make_handle(Kind::texture_reference, 1, 307),
                    kOfModule = make_handle(Kind::texture_reference, 1, 308);
 constexpr uint64_t kGone = make_handle(Kind::array, 1, 399);
