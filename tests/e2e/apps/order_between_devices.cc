@@ -63,6 +63,25 @@ SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
   }
 }
 
+// A copy between two devices in the legacy stream follows their earlier work, and their later work follows
+// it.
+SCENARIO(copies_between_devices_in_the_legacy_stream) {
+  const Side a(0, 2 * kBytes), b(1, kBytes);
+  for (unsigned round = 0; round < 5; ++round) {
+    fill_later(a, a.memory, round, nullptr, a.memory + kBytes);
+    b.use();
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, nullptr));
+    a.use();  // overwrites the source behind the copy
+    OK(a.kernels.launch("fill", kItems / 256, 256, nullptr, a.memory, 1'000'000 + round, kItems));
+    b.use();
+    OK(cuCtxSynchronize());
+    expect_filled(b.memory, round);
+    a.use();
+    OK(cuCtxSynchronize());
+    expect_filled(a.memory, 1'000'000 + round);
+  }
+}
+
 // A synchronous copy between two devices does not overlap with other work on either of them.
 SCENARIO(synchronous_copies_between_devices) {
   const Side a(0, 2 * kBytes), b(1, 2 * kBytes);

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
@@ -54,6 +55,50 @@ CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Contexts of the two devices other than the stream's, if the transfer is between devices. Mapped memory has
+// no context; that of its device is the primary one.
+std::vector<Ref<Context>> other_contexts(const Stream& stream, const Transfer& transfer) {
+  if (transfer.is_fill()) return {};
+  const auto to = runtime().memory().find(transfer.destination),
+             from = runtime().memory().find(transfer.source);
+  if (!to || !from || to->is_host() || from->is_host() || to->device == from->device) return {};
+  std::vector<Ref<Context>> others;
+  for (const auto& range : {to, from}) {
+    Device* const device = runtime().device(range->device);
+    const Ref<Context> owner = range->context != 0
+                                   ? find<Context>(reinterpret_cast<CUcontext>(range->context))
+                               : device ? Ref<Context>::share(&device->primary())
+                                        : nullptr;
+    if (owner && owner->active() && owner.get() != &stream.context()) others.push_back(owner);
+  }
+  return others;
+}
+
+// A copy between two devices in a legacy default stream follows all earlier work of both devices, and their
+// later work follows it (CUDA C++ Programming Guide, "Peer-to-Peer Memory Copy").
+CUresult transfer_between_devices(Stream& stream, const Transfer& transfer,
+                                  const std::vector<Ref<Context>>& others) {
+  const auto copy = make_ref<TransferOp>(transfer);
+  for (const Ref<Context>& other : others) {
+    const auto earlier_work = make_ref<MarkerOp>();
+    if (const CUresult result = other->enqueue_behind_all(earlier_work, false); result != CUDA_SUCCESS)
+      return result;
+    copy->after(*earlier_work);
+  }
+  if (const CUresult result = stream.context().enqueue(stream, copy); result != CUDA_SUCCESS) return result;
+  for (const Ref<Context>& other : others) {
+    const auto copied = make_ref<MarkerOp>();
+    copied->after(*copy);
+    if (const CUresult result = other->enqueue_behind_all(copied, true); result != CUDA_SUCCESS)
+      return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 // As in CUDA, the program may reuse pageable memory when the call returns: a source of up to 64 KiB is
 // staged, otherwise the call waits until the copy is done.
 CUresult transfer_async(Stream& stream, const Transfer& transfer) {
@@ -70,6 +115,10 @@ CUresult transfer_async(Stream& stream, const Transfer& transfer) {
       from_staged.source = address_of(staged.get());
       return stream.context().enqueue(stream, make_ref<TransferOp>(from_staged, staged));
     }
+  }
+  if (stream.legacy() && !stream.capturing()) {
+    if (const auto others = other_contexts(stream, transfer); !others.empty())
+      return transfer_between_devices(stream, transfer, others);
   }
   return stream.context().enqueue(stream, make_ref<TransferOp>(transfer));
 }
