@@ -66,6 +66,7 @@ void Reconnector::reconnect(const Error& why) {
                   milliseconds_since(start));
       return;
     }
+    if (connection_.over()) return;  // the session has failed or ended meanwhile
     const auto passed = Clock::now() - start;
     if (resumed.error().code == ErrorCode::refused || passed >= terms_.timeout) {
       return connection_.give_up({why.code, why.message + "; " + resumed.error().message});

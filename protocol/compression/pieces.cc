@@ -75,9 +75,11 @@ void PieceSender::acknowledge() {
   if (!resumable_ || !resumable_->acknowledgement_due()) return;
   const std::unique_lock lock(sending_, std::try_to_lock);
   if (!lock) return;
-  // Room for a header, since a socket is writable only when much more fits.
-  const auto room = resumable_->wait(false, true, Clock::now());
-  if (!room || *room != transport::Connection::Ready::send) return;
+  // Room for a header, since a socket is writable only when much more fits. A thread that waits only to send
+  // would also wait until older bytes have been sent again, which may need this thread to receive.
+  using Ready = transport::Connection::Ready;
+  const auto room = resumable_->wait(true, true, Clock::now());
+  if (!room || (*room != Ready::send && *room != Ready::both)) return;
   wire::BulkHeader header{.flags = wire::kBulkAcknowledge, .offset = resumable_->tell_received()};
   const iovec part{&header, sizeof header};
   (void)transport::send_all(*resumable_, {&part, 1}, {});  // a failure is reported by the next piece
