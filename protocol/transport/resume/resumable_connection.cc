@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "protocol/transport/deadline.h"
+#include "protocol/transport/gather.h"
 
 namespace gpupool::transport {
 namespace {
@@ -14,12 +15,6 @@ constexpr size_t kPartsPerResend = 64;
 bool is_break(const Error& error) {
   return error.code == ErrorCode::lost || error.code == ErrorCode::reset || error.code == ErrorCode::closed ||
          error.code == ErrorCode::unavailable;
-}
-
-size_t size_of(std::span<const iovec> buffers) {
-  size_t total = 0;
-  for (const iovec& buffer : buffers) total += buffer.iov_len;
-  return total;
 }
 
 Connection::Ready all_of(bool for_receive, bool for_send) {
@@ -44,7 +39,7 @@ std::shared_ptr<Connection> ResumableConnection::current() const {
   return carrier_;
 }
 
-// What the caller of a failed operation returns: 0 if the connection may be resumed.
+// Returns the result of an operation whose carrier failed: 0 if the connection may be resumed.
 Result<size_t> ResumableConnection::fail_or_break(const Error& error) {
   if (!is_break(error) || !break_carrier(error)) give_up(error);
   const Lock lock(mutex_);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "protocol/transport/deadline.h"
+#include "protocol/transport/gather.h"
 #include "protocol/transport/tcp/listener.h"
 
 namespace gpupool::transport::tls {
@@ -26,12 +27,6 @@ void gather(std::span<const iovec> list, size_t skip, size_t most, std::vector<s
     if (count != 0) out.insert(out.end(), first, first + count);
     if (out.size() == most) return;
   }
-}
-
-size_t size_of(std::span<const iovec> list) {
-  size_t size = 0;
-  for (const iovec& part : list) size += part.iov_len;
-  return size;
 }
 
 }  // namespace
