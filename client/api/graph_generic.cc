@@ -14,20 +14,9 @@ namespace {
 
 // CUgraphNodeParams has the newest structs of each type; the functions take older ones.
 CUDA_KERNEL_NODE_PARAMS kernel_of(const CUgraphNodeParams& params) {
-  const auto& kernel = params.kernel;
-  CUDA_KERNEL_NODE_PARAMS made{};
-  made.func = kernel.func;
-  made.gridDimX = kernel.gridDimX;
-  made.gridDimY = kernel.gridDimY;
-  made.gridDimZ = kernel.gridDimZ;
-  made.blockDimX = kernel.blockDimX;
-  made.blockDimY = kernel.blockDimY;
-  made.blockDimZ = kernel.blockDimZ;
-  made.sharedMemBytes = kernel.sharedMemBytes;
-  made.kernelParams = kernel.kernelParams;
-  made.extra = kernel.extra;
-  made.kern = kernel.kern;
-  made.ctx = kernel.ctx;
+  CUDA_KERNEL_NODE_PARAMS made = newest(params.kernel);
+  made.kern = params.kernel.kern;
+  made.ctx = params.kernel.ctx;
   return made;
 }
 CUDA_MEMSET_NODE_PARAMS fill_of(const CUgraphNodeParams& params) {

@@ -66,21 +66,6 @@ void get_kernel(GraphNode& node, Params& params) {
   params.extra = nullptr;
 }
 
-[[maybe_unused]] CUDA_KERNEL_NODE_PARAMS newest(const CUDA_KERNEL_NODE_PARAMS_v1& params) {
-  CUDA_KERNEL_NODE_PARAMS made{};
-  made.func = params.func;
-  made.gridDimX = params.gridDimX;
-  made.gridDimY = params.gridDimY;
-  made.gridDimZ = params.gridDimZ;
-  made.blockDimX = params.blockDimX;
-  made.blockDimY = params.blockDimY;
-  made.blockDimZ = params.blockDimZ;
-  made.sharedMemBytes = params.sharedMemBytes;
-  made.kernelParams = params.kernelParams;
-  made.extra = params.extra;
-  return made;
-}
-
 }  // namespace
 
 CUresult kernel::make(const NodePlace& place, NodeWork& work, const CUDA_KERNEL_NODE_PARAMS* params) {

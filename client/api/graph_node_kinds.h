@@ -17,6 +17,23 @@ struct NodePlace {
   const Graph* graph = nullptr;  // null: an executable graph
 };
 
+// Returns the parameters with the fields that all their generations have.
+template <class Params>
+CUDA_KERNEL_NODE_PARAMS newest(const Params& params) {
+  CUDA_KERNEL_NODE_PARAMS made{};
+  made.func = params.func;
+  made.gridDimX = params.gridDimX;
+  made.gridDimY = params.gridDimY;
+  made.gridDimZ = params.gridDimZ;
+  made.blockDimX = params.blockDimX;
+  made.blockDimY = params.blockDimY;
+  made.blockDimZ = params.blockDimZ;
+  made.sharedMemBytes = params.sharedMemBytes;
+  made.kernelParams = params.kernelParams;
+  made.extra = params.extra;
+  return made;
+}
+
 namespace node_kinds {
 
 // Whether the work of a node can be set after it was added.
