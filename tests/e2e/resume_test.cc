@@ -93,7 +93,7 @@ TEST_CASE("a connection that goes silent is replaced") {
   proxy.stop_cutting();
   Process app({driver_app(), "counting", "1000000", "4000"},
               pool.through({{"GPUPOOL", proxy.endpoint().text()}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "600"}}));
-  REQUIRE(pool.poold().await_log("session_running"));
+  REQUIRE(app.await_output("working"));
   for (size_t times = 1; times <= 2; ++times) {
     proxy.freeze();
     REQUIRE(pool.poold().await_log("session_resumed", times));
@@ -107,7 +107,7 @@ TEST_CASE("a program whose server cannot be reached in time fails as with a lost
   proxy.stop_cutting();
   Process app({driver_app(), "counting", "1000000", "4000"},
               pool.through({{"GPUPOOL", proxy.endpoint().text()}}));
-  REQUIRE(pool.poold().await_log("session_running"));
+  REQUIRE(app.await_output("working"));
   proxy.go_away();
   CHECK(app.wait(kLongPatience) == 1);
   const std::string output = app.output();
@@ -121,7 +121,7 @@ TEST_CASE("a program whose server cannot be reached in time fails as with a lost
 TEST_CASE("the session of a killed program ends soon and that of an ended program at once") {
   Pool pool({}, kResumes);
   Process killed({driver_app(), "counting", "1000000", "4000"}, pool.through());
-  REQUIRE(pool.poold().await_log("session_running"));
+  REQUIRE(killed.await_output("working"));
   ::kill(killed.pid(), SIGKILL);
   CHECK(pool.poold().await_log("session_ended", 1));  // within its patience, and not after a minute
   CHECK(run_patiently({driver_app(), "counting", "1", "4000"}, pool.through()).status == 0);

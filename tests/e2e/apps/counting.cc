@@ -22,6 +22,9 @@ SCENARIO(counting) {
   OK(cuMemAllocHost(reinterpret_cast<void**>(&back), bytes));
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuMemsetD32(sums, 0, count));
+  OK(cuCtxSynchronize());
+  std::printf("working\n");
+  std::fflush(stdout);
   std::vector<unsigned> pageable(count);
   for (unsigned round = 1; round <= rounds; ++round) {
     for (unsigned i = 0; i < count; ++i) pageable[i] = i * 2654435761u + round;
