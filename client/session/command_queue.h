@@ -29,7 +29,7 @@ class CommandQueue {
     // False: no room before the deadline, or the session has failed.
     std::function<bool(transport::Deadline)> wait_for_room;
     std::function<void(Error)> failed;
-    // What the server should be told now about the received bytes, as a command at the end of a batch.
+    // Returns the acknowledgement of received bytes that is due; it ends the batch that is about to be sent.
     std::function<std::optional<wire::Acknowledge>()> acknowledgement = nullptr;
     std::function<void()> before_flush = nullptr;  // called without locks of this class
   };

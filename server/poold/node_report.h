@@ -1,4 +1,4 @@
-// What poold, as a node of a pool, tells the scheduler of its GPUs and of its state. poold's thread.
+// Reports of a pool's node to its scheduler: poold's GPUs, their use, and its state. poold's thread.
 #pragma once
 #include <string>
 #include <vector>

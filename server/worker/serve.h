@@ -13,7 +13,7 @@
 
 namespace gpupool::worker {
 
-// What the worker has prepared for its client.
+// The device, limits and connections to poold that the worker has ready before its client arrives.
 struct Served {
   DeviceLibrary& library;
   std::vector<control::Device> devices;

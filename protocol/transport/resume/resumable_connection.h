@@ -59,7 +59,7 @@ class ResumableConnection final : public Connection {
   void wait_for_end() override;
   bool break_carrier(const Error& why) override;
 
-  // What carries the bytes before start().
+  // The carrier that was given to the constructor. Only before start().
   const Connection* first_carrier() const { return carrier_.get(); }
   // True if the connection is over for good.
   bool over() const {

@@ -56,7 +56,7 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   std::mutex mutex_;  // guards the members below but self_, which both threads use
   bool writing_ = false;
   bool reading_ = true;                   // false: `orders` were given out
-  bool discards_ = false;                 // nobody handles orders any more
+  bool discards_ = false;                 // further orders are dropped: their handler is gone
   std::optional<pool::NodeReport> last_;  // waits for the pending write
   std::shared_ptr<NodeStream> self_;      // keeps this object alive until OnDone()
 };
