@@ -85,19 +85,23 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
                     .synchronous = wait,
                     .between_servers = source->session != caller.session || target->session != caller.session,
                     .two_devices = true,
+                    .legacy_stream = !caller.stream && source->device != target->device,
                     .pinned = true};
     CopyBox box = make_box(true, from, true, to, bytes);
     if (const auto captured = capture_copy(caller, box, facts)) return *captured;
     const CopyRoute route = choose_route(facts);
     box.from.context = source;
     box.to.context = target;
-    if (route.path == CopyRoute::Path::on_server) return peer_on_server(caller, route, box);
-    if (bytes == 0) return CUDA_SUCCESS;
-    if (!is_device_range_mapped(*source->session, from, bytes) ||
-        !is_device_range_mapped(*target->session, to, bytes)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    return copy_between_servers(*caller.context, caller.stream, box, route.wait);
+    const auto copy = [&]() -> CUresult {
+      if (route.path == CopyRoute::Path::on_server) return peer_on_server(caller, route, box);
+      if (bytes == 0) return CUDA_SUCCESS;
+      if (!is_device_range_mapped(*source->session, from, bytes) ||
+          !is_device_range_mapped(*target->session, to, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      return copy_between_servers(*caller.context, caller.stream, box, route.wait);
+    };
+    return route.legacy_streams ? copy_in_legacy_streams(*caller.context, *source, *target, copy) : copy();
   });
 }
 

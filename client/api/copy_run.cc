@@ -1,6 +1,7 @@
 #include "client/api/copy_run.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/api/host_function.h"
 #include "client/copies/transfer.h"
@@ -52,13 +53,18 @@ bool must_complete_before_return(const Context& context) {
          memory_is_shared();
 }
 
-void add_facts_on_server(const CopyCaller& caller, const CopyBox& box, CopyFacts& facts) {
+// Returns the context in which the device memory of this end is used.
+Context& context_of_end(const CopyCaller& caller, const CopyEnd& end) {
+  if (end.context) return *end.context;
+  Context* const side = side_context(*caller.context, end.address);
+  return side ? *side : *caller.context;
+}
+
+void add_facts_on_devices(const CopyCaller& caller, const CopyBox& box, CopyFacts& facts) {
+  facts.legacy_stream = !caller.stream;
+  if (!facts.synchronous && !facts.legacy_stream) return;
+  facts.two_devices = context_of_end(caller, box.from).device != context_of_end(caller, box.to).device;
   if (!facts.synchronous) return;
-  const auto device = [&](uint64_t address) {
-    const Context* const side = side_context(*caller.context, address);
-    return (side ? side : caller.context)->device;
-  };
-  facts.two_devices = device(box.from.address) != device(box.to.address);
   facts.reads_mirror = mirrors().overlaps(box.from.address, span_of(box, box.from)) ||
                        (compared_copies().any() && compared_copies().host_of(box.from.address));
 }
@@ -80,11 +86,10 @@ void add_facts_host_device(const CopyCaller& caller, const CopyBox& box, CopyFac
 
 // The facts that before_copy() may change.
 void add_facts(const CopyCaller& caller, const CopyBox& box, CopyFacts& facts) {
+  if (facts.direction == CopyDirection::on_devices) add_facts_on_devices(caller, box, facts);
   if (facts.between_servers)
     facts.pinned = !facts.synchronous && is_pinned(box);
-  else if (facts.direction == CopyDirection::on_devices)
-    add_facts_on_server(caller, box, facts);
-  else if (facts.direction != CopyDirection::in_host)
+  else if (facts.direction == CopyDirection::to_device || facts.direction == CopyDirection::from_device)
     add_facts_host_device(caller, box, facts);
 }
 
@@ -200,7 +205,11 @@ CUresult run_in_host(const CopyCaller& caller, const CopyRoute& route, const Cop
   return result;
 }
 
-CUresult follow(const CopyCaller& caller, const CopyRoute& route, const CopyBox& box) {
+CUresult follow(const CopyCaller& caller, CopyRoute route, const CopyBox& box) {
+  if (std::exchange(route.legacy_streams, false)) {
+    return copy_in_legacy_streams(*caller.context, context_of_end(caller, box.from),
+                                  context_of_end(caller, box.to), [&] { return follow(caller, route, box); });
+  }
   switch (route.path) {
     case Path::refused:
     case Path::recorded: break;  // capture_copy()

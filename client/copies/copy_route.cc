@@ -49,12 +49,19 @@ CopyRoute from_device(const CopyFacts& facts) {
   return route;
 }
 
-// As with CUDA, a synchronous copy between two devices overlaps with no other work of either.
+// As with CUDA, a synchronous copy between two devices overlaps with no other work of either. An asynchronous
+// one in a legacy stream does so as far as the legacy streams of both devices order their work.
+bool orders_legacy_streams(const CopyFacts& facts) {
+  return facts.direction == CopyDirection::on_devices && facts.two_devices && facts.legacy_stream &&
+         !facts.synchronous;
+}
+
 CopyRoute on_server(const CopyFacts& facts) {
   CopyRoute route{.path = Path::on_server};
   route.contexts_first = facts.synchronous && facts.two_devices;
   // On return the program may change the memory that the copy reads.
   route.wait = facts.synchronous && (facts.two_devices || facts.reads_mirror);
+  route.legacy_streams = orders_legacy_streams(facts);
   return route;
 }
 
@@ -64,7 +71,9 @@ CopyRoute choose_route(const CopyFacts& facts) {
   if (facts.capturing) return {.path = facts.synchronous ? Path::refused : Path::recorded};
   if (facts.between_servers) {
     // Pageable memory may be freed when the call returns.
-    return {.path = Path::between_servers, .wait = facts.synchronous || !facts.pinned};
+    return {.path = Path::between_servers,
+            .wait = facts.synchronous || !facts.pinned,
+            .legacy_streams = orders_legacy_streams(facts)};
   }
   switch (facts.direction) {
     case CopyDirection::in_host: break;

@@ -37,6 +37,7 @@ struct CopyFacts {
   bool between_servers = false;  // an end is on another server than the stream
   bool other_device = false;     // between host and device: the memory is on another device than the stream
   bool two_devices = false;      // on_devices: the ends are on different devices
+  bool legacy_stream = false;    // the copy is in a context's legacy stream
   bool reads_mirror = false;     // on_devices: the program may change the source itself, in host memory
   // True if each end in host memory is pinned. Only used for asynchronous copies.
   bool pinned = false;
@@ -73,6 +74,8 @@ struct CopyRoute {
   bool wait = false;           // return when the copy is complete
   bool fetch_changes = false;  // received: afterwards fetch what the device has changed of registered memory
   bool join = false;           // afterwards order the caller's stream behind the side stream
+  // Order the copy behind the legacy streams of both devices, and their later work behind the copy.
+  bool legacy_streams = false;
 };
 
 CopyRoute choose_route(const CopyFacts& facts);

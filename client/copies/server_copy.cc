@@ -7,6 +7,7 @@
 #include "client/copies/bulk_parts.h"
 #include "client/copies/transfer.h"
 #include "client/process/log.h"
+#include "client/streams/side_stream.h"
 #include "protocol/calls/errors.h"
 #include "protocol/peers/proof.h"
 #include "protocol/wire/copies.h"
@@ -251,6 +252,20 @@ CUresult copy_on_server(Context& context, CUstream stream, const CopyBox& box) {
     copy.WidthInBytes = box.width;
     copy.Height = box.height;
     const CUresult result = rows::cuMemcpy2DAsync_v2::at(call_target, {&copy, stream});
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_in_legacy_streams(Context& context, Context& from, Context& to,
+                                const std::function<CUresult()>& copy) {
+  for (Context* const end : {&from, &to}) {
+    const CUresult result = end == &context ? CUDA_SUCCESS : order_after(context, nullptr, *end, nullptr);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  if (const CUresult result = copy(); result != CUDA_SUCCESS) return result;
+  for (Context* const end : {&from, &to}) {
+    const CUresult result = end == &context ? CUDA_SUCCESS : order_after(*end, nullptr, context, nullptr);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

@@ -31,6 +31,13 @@ CUresult copy_between_servers(Context& context, CUstream stream, const CopyBox& 
 // `context`.
 CUresult copy_on_server(Context& context, CUstream stream, const CopyBox& box);
 
+// Calls `copy`, which copies between the devices of `from` and `to` in the legacy stream of `context`. The
+// copy comes behind the present work of the three legacy streams, and their later work behind the copy
+// ("Peer-to-Peer Memory Copy" in the CUDA C++ Programming Guide). The driver alone does not achieve that,
+// because it knows neither other servers nor what the worker keeps in its backlog.
+CUresult copy_in_legacy_streams(Context& context, Context& from, Context& to,
+                                const std::function<CUresult()>& copy);
+
 // Returns a context of the session in which the memory at the address can be used; null: the address does not
 // belong to the session, or its context is gone.
 Context* context_of(Session& session, uint64_t address);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "client/copies/server_copy.h"
+#include "client/streams/cross_server.h"
 
 namespace gpupool::client {
 CUresult borrow_stream(Context& context, std::vector<InternalStream>& streams, CUstream* stream) {
@@ -54,6 +55,8 @@ CUresult with_event(Context& context, CUstream stream, Wait&& wait) {
 
 CUresult order_after(Context& context, CUstream stream, Context& earlier_context, CUstream earlier) {
   return with_event(earlier_context, earlier, [&](CUevent event) {
+    if (earlier_context.session != context.session)
+      return wait_for_event(context, stream, *handles().find(Kind::event, cuda::handle_bits(event)));
     return rows::cuStreamWaitEvent::at({context.session, &context}, {stream, event, 0});
   });
 }

@@ -19,8 +19,8 @@ CUresult fork_to_side_stream(Context& context, CUstream stream, Context& side, C
 // Orders later work of `stream` behind all present work of `side_stream`.
 CUresult join_side_stream(Context& context, CUstream stream, Context& side, CUstream side_stream);
 
-// Orders later work of `stream` behind all present work of `earlier`, of the same session. Counts as work of
-// both streams.
+// Orders later work of `stream` behind all present work of `earlier`, which may belong to another session.
+// Counts as work of both streams.
 CUresult order_after(Context& context, CUstream stream, Context& earlier_context, CUstream earlier);
 // Gives `stream` a work item (an event record), so that a wait for the stream includes what it has to wait
 // for.

@@ -10,13 +10,15 @@ namespace gpupool::client {
 static bool operator==(const CopyRoute& a, const CopyRoute& b) {
   return a.path == b.path && a.contexts_first == b.contexts_first && a.stream_first == b.stream_first &&
          a.side_stream == b.side_stream && a.source_first == b.source_first && a.order == b.order &&
-         a.source == b.source && a.wait == b.wait && a.fetch_changes == b.fetch_changes && a.join == b.join;
+         a.source == b.source && a.wait == b.wait && a.fetch_changes == b.fetch_changes && a.join == b.join &&
+         a.legacy_streams == b.legacy_streams;
 }
 static std::ostream& operator<<(std::ostream& out, const CopyRoute& route) {
   return out << "path " << int(route.path) << " contexts_first " << route.contexts_first << " stream_first "
              << route.stream_first << " side_stream " << route.side_stream << " source_first "
              << route.source_first << " order " << int(route.order) << " source " << int(route.source)
-             << " wait " << route.wait << " fetch_changes " << route.fetch_changes << " join " << route.join;
+             << " wait " << route.wait << " fetch_changes " << route.fetch_changes << " join " << route.join
+             << " legacy_streams " << route.legacy_streams;
 }
 static std::ostream& operator<<(std::ostream& out, DataPath path) {
   return out << int(path);
@@ -97,6 +99,29 @@ TEST_CASE("waits on one server only for synchronous copies between devices or of
       {"synchronous, mirrored source",
        {.direction = kOn, .synchronous = true, .reads_mirror = true},
        {.path = Path::on_server, .wait = true}},
+  });
+}
+
+TEST_CASE("orders the legacy streams of two devices only for an asynchronous copy between them in one") {
+  const CopyFacts facts{.direction = kOn, .two_devices = true, .legacy_stream = true, .pinned = true};
+  CopyFacts other_stream = facts, one_device = facts, synchronous = facts, to_host = facts, remote = facts;
+  other_stream.legacy_stream = false;
+  one_device.two_devices = false;
+  synchronous.synchronous = true;
+  to_host.direction = kDown;
+  remote.between_servers = true;
+  CopyFacts remote_synchronous = remote, remote_to_host = remote;
+  remote_synchronous.synchronous = true;
+  remote_to_host.direction = kDown;
+  check({
+      {"on one server", facts, {.path = Path::on_server, .legacy_streams = true}},
+      {"in another stream", other_stream, {.path = Path::on_server}},
+      {"on one device", one_device, {.path = Path::on_server}},
+      {"synchronous", synchronous, {.path = Path::on_server, .contexts_first = true, .wait = true}},
+      {"to host memory", to_host, {.path = Path::received}},
+      {"between servers", remote, {.path = Path::between_servers, .legacy_streams = true}},
+      {"between servers, synchronous", remote_synchronous, {.path = Path::between_servers, .wait = true}},
+      {"between servers, to host memory", remote_to_host, {.path = Path::between_servers}},
   });
 }
 

@@ -60,17 +60,8 @@ PASSES(a_library_on_two_devices)
 PASSES(threads_on_two_devices)
 PASSES(finished_events_behind_a_host_function)
 PASSES(copies_to_another_device_behind_the_legacy_stream)
+PASSES(copies_between_devices_in_the_legacy_stream)
 PASSES(synchronous_copies_between_devices)
-
-TEST_CASE("copies between devices of one server in the legacy stream") {
-  Pool both_devices(kTwoDevices);
-  for (const Environment& environment : {both_devices.directly(), both_devices.through()}) {
-    const Finished app =
-        run_patiently({driver_app(), "copies_between_devices_in_the_legacy_stream"}, environment);
-    INFO(app.output);
-    CHECK(app.status == 0);
-  }
-}
 
 TEST_CASE("two servers while every call waits") {
   for (const char* scenario : {"copies_between_devices", "a_chain_over_two_devices"}) {

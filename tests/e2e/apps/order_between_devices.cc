@@ -63,14 +63,20 @@ SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
   }
 }
 
-// A copy between two devices in the legacy stream follows their earlier work, and their later work follows
-// it.
+// A copy between two devices in the legacy stream follows their earlier work, also behind a host function,
+// and their later work follows it.
 SCENARIO(copies_between_devices_in_the_legacy_stream) {
   const Side a(0, 2 * kBytes), b(1, kBytes);
-  for (unsigned round = 0; round < 5; ++round) {
+  for (unsigned round = 0; round < 12; ++round) {
+    a.use();
+    if (round % 3 == 1) OK(cuLaunchHostFunc(nullptr, wait_a_little, nullptr));
     fill_later(a, a.memory, round, nullptr, a.memory + kBytes);
-    b.use();
-    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, nullptr));
+    if (round % 2 == 0) {
+      b.use();
+      OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, nullptr));
+    } else {
+      OK(cuMemcpyPeerAsync(b.memory, b.device.context, a.memory, a.device.context, kBytes, nullptr));
+    }
     a.use();  // overwrites the source behind the copy
     OK(a.kernels.launch("fill", kItems / 256, 256, nullptr, a.memory, 1'000'000 + round, kItems));
     b.use();
