@@ -15,11 +15,11 @@ using server::ControlKind;
 using wire::CheckpointAction;
 
 // Polling interval, because the device does not signal that a stream is done.
-constexpr timespec kBusyPollInterval{0, 1'000'000};
-constexpr std::chrono::microseconds kPollWhileBusy{10'000};
+constexpr timespec kLockPollInterval{0, 1'000'000};
+constexpr std::chrono::microseconds kPollUntilLockable{10'000};
 constexpr const char* kShared = "memory shared with other programs";
 // Interval of checks for the end of the connection and for other messages of poold.
-constexpr auto kCheckClientEvery = 100ms;
+constexpr auto kCheckLockedEvery = 100ms;
 
 }  // namespace
 
@@ -63,7 +63,7 @@ void Checkpoint::answer(CUresult result) {
 
 std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {
   if (!wanted_.load(std::memory_order_acquire)) return std::nullopt;
-  if (session_.moves.has_work()) return kPollWhileBusy;
+  if (session_.moves.has_work()) return kPollUntilLockable;
   remain_locked();
   return std::chrono::microseconds(0);
 }
@@ -80,7 +80,7 @@ bool Checkpoint::wait_until_lockable(uint16_t id) {
     // stream.
     if (must_not_wait(id) || session_.gates.any_by_number()) break;
     if (!session_.executor.settle()) return false;
-    ::nanosleep(&kBusyPollInterval, nullptr);
+    ::nanosleep(&kLockPollInterval, nullptr);
   }
   return !session_.outbox.over();
 }
@@ -91,7 +91,7 @@ void Checkpoint::remain_locked() {
   if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // the request was withdrawn
   answer(CUDA_SUCCESS);
   while (wanted_.load(std::memory_order_relaxed)) {
-    const bool asked = asked_.wait_for(lock, kCheckClientEvery, [this] { return question_.has_value(); });
+    const bool asked = asked_.wait_for(lock, kCheckLockedEvery, [this] { return question_.has_value(); });
     if (session_.outbox.over()) return;
     const auto question = question_;
     lock.unlock();

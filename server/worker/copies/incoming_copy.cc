@@ -9,10 +9,10 @@ namespace gpupool::worker {
 namespace {
 
 // Limits of early data in ordinary memory, per session: normally, and after a connection has waited for
-// kPatience.
+// kWaitForBytes.
 constexpr uint64_t kMostEarlyBytes = 256u << 20;
 constexpr uint64_t kMostEarlyAtAll = uint64_t{1} << 30;
-constexpr std::chrono::milliseconds kPatience{100};
+constexpr std::chrono::milliseconds kWaitForBytes{100};
 // How long a connection waits for staging memory before it falls back to ordinary memory.
 constexpr std::chrono::milliseconds kChunkTime{20};
 
@@ -173,7 +173,7 @@ Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t of
 Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint64_t piece,
                                          std::span<std::byte> scratch, bool* kept) {
   const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
-  const auto impatient = std::chrono::steady_clock::now() + kPatience;
+  const auto impatient = std::chrono::steady_clock::now() + kWaitForBytes;
   std::unique_lock lock(mutex_);
   while (way_ != Way::direct && way_ != Way::discard) {
     // Pieces in ordinary memory indicate a stalled stream.

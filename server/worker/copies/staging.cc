@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kPatience{100};        // time without a released chunk before more memory is allocated
 constexpr milliseconds kLongestWait{10'000};  // wait at the hard limit before a copy fails
-constexpr microseconds kPollEvery{100};       // polling interval, because event waits have no timeout
+constexpr microseconds kPollChunksEvery{100};  // polling interval, because event waits have no timeout
 
 }  // namespace
 
@@ -123,7 +123,7 @@ StagingChunk* Staging::acquire(ContextState& context, size_t size, bool register
     {
       std::unique_lock lock(mutex_);
       const size_t before = idle_.size();
-      returned_.wait_for(lock, kPollEvery, [&] { return idle_.size() != before; });
+      returned_.wait_for(lock, kPollChunksEvery, [&] { return idle_.size() != before; });
     }
     collect();
     if ((chunk = take_idle(context, size, registered))) return chunk;

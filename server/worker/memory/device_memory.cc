@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::seconds kLongestSettle{10};
 constexpr timespec kPollEvery{0, 100'000};  // polling interval; event waits have no timeout
 // Per call of reserve_addresses(), because a driver may ignore every address hint.
-constexpr int kMostAttempts = 64;
+constexpr int kMostReservations = 64;
 constexpr uint64_t kSmallestAvoided = 1u << 30;
 
 }  // namespace
@@ -39,7 +39,7 @@ CUresult DeviceMemory::move(uint64_t preferred, uint64_t size) {
 void DeviceMemory::reserve_addresses(uint64_t base, uint64_t size) {
   if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return;
   std::deque<std::pair<uint64_t, uint64_t>> wanted{{base, size}};
-  for (int attempt = 0; attempt < kMostAttempts && !wanted.empty() && avoided_.size() < kMaxAvoided;
+  for (int attempt = 0; attempt < kMostReservations && !wanted.empty() && avoided_.size() < kMaxAvoided;
        ++attempt) {
     const auto [at, bytes] = wanted.front();
     wanted.pop_front();

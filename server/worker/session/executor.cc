@@ -43,7 +43,7 @@ constexpr size_t kKeptReplyBytes = 1u << 20;
 constexpr std::chrono::microseconds kLongestSleep{50'000};
 // A client in synchronous mode gets a kept command's error if the gate opens within this time.
 constexpr std::chrono::milliseconds kLongestToAccept{20};
-constexpr uint64_t kMostKept = 64u << 20;  // bytes of the backlog while the executor may stop receiving
+constexpr uint64_t kMostInBacklog = 64u << 20;  // bytes of the backlog while the executor may stop receiving
 // Interval of checks for the end of the connection.
 constexpr std::chrono::milliseconds kCheckClientEvery{100};
 
@@ -206,7 +206,7 @@ bool Executor::execute_kept(Backlog::KeptCommand& kept) {
 
 bool Executor::make_room() {
   const auto too_much = [this] {
-    return session_.backlog.bytes() > session_.start.usage.most_queued(kMostKept);
+    return session_.backlog.bytes() > session_.start.usage.most_queued(kMostInBacklog);
   };
   if (!too_much()) return true;
   const Waiting waiting("the client to complete host functions or copies, because the backlog is full");

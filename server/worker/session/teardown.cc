@@ -9,8 +9,8 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr std::chrono::milliseconds kCheckClientEvery{100};  // for the end of the connection
-constexpr std::chrono::seconds kLongestQuiesce{10};          // for waits in a context that is being destroyed
+constexpr std::chrono::milliseconds kCheckEndEvery{100};  // for the end of the connection
+constexpr std::chrono::seconds kLongestQuiesce{10};       // for waits in a context that is being destroyed
 
 // Executes the kept commands of a context that is about to be destroyed as far as possible, and drops the
 // rest. Returns false if the session is over.
@@ -21,7 +21,7 @@ bool empty_backlog(Session& session, ContextState& context, std::chrono::steady_
     if (!session.executor.settle()) return false;
     if (!session.gates.any_in(context) && !session.backlog.any_in(context)) break;
     if (session.outbox.over() || std::chrono::steady_clock::now() >= deadline) break;
-    session.gates.wait(kCheckClientEvery);
+    session.gates.wait(kCheckEndEvery);
   }
   for (const Backlog::KeptCommand& kept : session.backlog.remove(context)) {
     if (const auto copy = session.copies.bulk.take_announced(kept.header.sequence)) {
