@@ -1,18 +1,13 @@
 #include "server/softgpu/runtime/context.h"
 
 #include <stdio.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <map>
 #include <string>
 
 #include "protocol/driver/context_local_storage.h"
 #include "protocol/driver/export_tables.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/device.h"
-#include "server/softgpu/runtime/graph.h"
 #include "server/softgpu/runtime/module.h"
 #include "server/softgpu/runtime/runtime.h"
 
@@ -24,10 +19,6 @@ std::atomic<uint64_t> next_id{1};
 uint32_t queue_limit() {
   const Config& config = runtime().config();
   return config.rules.enforces(Rule::bounded_queues) ? config.queue_entries : UINT32_MAX;
-}
-
-bool on_main_thread() {
-  return syscall(SYS_gettid) == getpid();
 }
 
 }  // namespace
@@ -88,7 +79,7 @@ CUresult Context::activate() {
   }
   std::lock_guard guard(context_mutex_);
   streams_made_ = 0;
-  legacy_ = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, true, next_id.fetch_add(1));
+  legacy_ = make_stream(0, 0, true);
   error_.store(CUDA_SUCCESS, std::memory_order_release);
   ending_.store(false, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_acq_rel);
@@ -155,9 +146,14 @@ void Context::fail(CUresult error) {
   if (whose.compare_exchange_strong(none, error, std::memory_order_acq_rel)) runtime().value_waiter().kick();
 }
 
+// Streams and contexts take their ids from one sequence.
+Ref<Stream> Context::make_stream(unsigned flags, int priority, bool legacy) {
+  return make_ref<Stream>(Ref<Context>::share(this), assign_queue(), flags, priority, legacy,
+                          next_id.fetch_add(1));
+}
+
 CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) {
-  Ref<Stream> created = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), flags, priority, false,
-                                         next_id.fetch_add(1));
+  Ref<Stream> created = make_stream(flags, priority, false);
   created->handle = runtime().handles().add(created);
   if (created->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   add_child(created->handle);
@@ -204,256 +200,6 @@ Ref<Stream> Context::legacy_stream() {
   return legacy_;
 }
 
-Ref<Stream> Context::per_thread_stream() {
-  // The thread's default streams, one per context. Those of the main thread are never freed, because exit
-  // handlers may call the driver.
-  struct Mine {
-    uint64_t epoch;
-    Ref<Stream> stream;
-  };
-  using Cache = std::map<Context*, Mine>;
-  thread_local Cache* cache = nullptr;
-  struct Owner {
-    bool armed = false;
-    ~Owner() {
-      if (!armed || on_main_thread()) return;
-      for (auto& [context, mine] : *cache) mine.stream->context().drop_per_thread_stream(*mine.stream);
-      delete std::exchange(cache, nullptr);
-    }
-  };
-  thread_local Owner owner;
-  if (cache == nullptr) {
-    cache = new Cache;
-    owner.armed = true;
-  }
-  Mine& mine = (*cache)[this];
-  if (!mine.stream || mine.epoch != epoch()) {
-    mine.epoch = epoch();
-    mine.stream =
-        make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, false, next_id.fetch_add(1));
-    std::lock_guard guard(context_mutex_);
-    costs().charge(Cost::stream_create);
-    streams_.push_back(mine.stream);
-  }
-  return mine.stream;
-}
-
-void Context::drop_per_thread_stream(Stream& stream) {
-  forget_stream(stream);
-}
-
-HardwareQueue& Context::assign_queue() {
-  return queues_[streams_made_.fetch_add(1, std::memory_order_relaxed) % queues_.size()];
-}
-
-// Blocks while the queue is full. Consecutive operations of one stream need no issue order, since each waits
-// for the one before.
-void Context::enter_queue(Stream& stream, Op& first, Op& last) {
-  HardwareQueue& queue = stream.queue_;
-  queue.add_operation(queue_limit_);
-  last.set_queue(&queue);
-  if (queue.last_stream.get() == &stream || !issues_in_order_) return;
-  if (queue.last_stream && queue.last_stream->last_) first.follow_in_queue(*queue.last_stream->last_);
-  queue.last_stream = Ref<Stream>::share(&stream);
-}
-
-CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last, uint64_t price) {
-  std::lock_guard guard(context_mutex_);
-  if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  costs().occupy_for(price);
-  enter_queue(stream, first, *last);
-  const auto follow = [&](Stream& other) {
-    if (!other.last_) return;
-    if (other.last_->done()) {
-      other.last_.reset();
-    } else {
-      first.after(*other.last_);
-    }
-  };
-  follow(stream);
-  if (stream.legacy()) {
-    for (const Ref<Stream>& other : streams_) {
-      if (other->blocking()) follow(*other);
-    }
-    for (const Orphan& orphan : orphans_) {
-      if (orphan.blocking) first.after(*orphan.op);
-    }
-  } else if (stream.blocking()) {
-    follow(*legacy_);
-  }
-  if (barrier_) {
-    first.after(*barrier_);
-    if (barrier_->done()) barrier_.reset();
-  }
-  stream.last_ = last;
-  return CUDA_SUCCESS;
-}
-
-CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also_after) {
-  if (stream.capturing()) {
-    std::lock_guard guard(graph_mutex());
-    if (const Ref<Capture> capture = stream.capture()) return capture->add_op(stream, op);
-  }
-  // The legacy default stream would have to wait for work that is only captured.
-  if (stream.legacy() && invalidate_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  op->set_context(this);
-  if (also_after != nullptr) op->after(*also_after);
-  const CUresult result = order(stream, *op, op, costs().on() ? costs().price(op->cost()) : 0);
-  if (result == CUDA_SUCCESS) op->submit();
-  return result;
-}
-
-CUresult Context::enqueue_graph_launch(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end,
-                                       uint64_t price) {
-  if (stream.legacy() && invalidate_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  begin->set_context(this);
-  return order(stream, *begin, end, price);
-}
-
-CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
-  op->set_context(this);
-  {
-    std::lock_guard guard(context_mutex_);
-    if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    costs().charge(op->cost());
-    std::vector<Ref<Op>> ops;
-    collect_all(ops);
-    for (const Ref<Op>& other : ops) op->after(*other);
-    orphans_.push_back({op, true});
-    if (barrier) {
-      barrier_ = op;
-      for (const Ref<Context>& green : greens_) {
-        std::lock_guard its(green->context_mutex_);
-        green->barrier_ = op;
-      }
-    }
-  }
-  op->submit();
-  return CUDA_SUCCESS;
-}
-
-void Context::run_when_done(const Ref<Op>& op) {
-  {
-    std::lock_guard guard(context_mutex_);
-    std::vector<Ref<Op>> ops;
-    collect_all(ops);
-    for (const Ref<Op>& other : ops) op->after(*other);
-    if (!ops.empty()) orphans_.push_back({op, false});
-  }
-  op->submit();
-}
-
-void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
-  if (!stream.last_) return;
-  if (stream.last_->done()) {
-    stream.last_.reset();
-  } else {
-    ops.push_back(stream.last_);
-  }
-}
-
-bool Context::invalidate_captures(bool blocking_only) {
-  if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]]
-    return false;
-  std::vector<Ref<Stream>> capturing;
-  {
-    std::lock_guard guard(context_mutex_);
-    for (const Ref<Stream>& stream : streams_) {
-      if (stream->capturing() && (stream->blocking() || !blocking_only)) capturing.push_back(stream);
-    }
-  }
-  if (capturing.empty()) return false;
-  std::lock_guard guard(graph_mutex());
-  for (const Ref<Stream>& stream : capturing) {
-    if (const Ref<Capture> capture = stream->capture()) capture->invalid = true;
-  }
-  return true;
-}
-
-void Context::collect_all(std::vector<Ref<Op>>& ops) {
-  if (legacy_) push_last(*legacy_, ops);
-  for (const Ref<Stream>& stream : streams_) push_last(*stream, ops);
-  std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.op->done(); });
-  for (const Orphan& orphan : orphans_) ops.push_back(orphan.op);
-  for (const Ref<Context>& green : greens_) {
-    std::lock_guard its(green->context_mutex_);
-    green->collect_all(ops);
-  }
-}
-
-void Context::collect_for(Stream& stream, std::vector<Ref<Op>>& ops) {
-  push_last(stream, ops);
-  if (!stream.legacy()) return;
-  for (const Ref<Stream>& other : streams_) {
-    if (other->blocking()) push_last(*other, ops);
-  }
-}
-
-void Context::wait_for(std::span<const Ref<Op>> ops, bool blocking) const {
-  const bool spin = !blocking && spins();
-  bool waited = false;
-  for (const Ref<Op>& op : ops) waited |= op->wait(spin);
-  if (waited) charge_wakeup(spin);
-}
-
-void Context::charge_wakeup(bool spun) const {
-  costs().charge(spun ? Cost::wakeup_spin : Cost::wakeup_interrupt);
-}
-
-CUresult Context::wait_all(const std::vector<Ref<Op>>& ops) {
-  wait_for(ops);
-  write_device_output();
-  runtime().trim_pools(device_);
-  return error();
-}
-
-CUresult Context::synchronize() {
-  std::vector<Ref<Op>> ops;
-  {
-    std::lock_guard guard(context_mutex_);
-    collect_all(ops);
-  }
-  return wait_all(ops);
-}
-
-void Context::synchronize_locked(uint64_t price) {
-  std::lock_guard guard(context_mutex_);
-  std::vector<Ref<Op>> ops;
-  collect_all(ops);
-  wait_for(ops);
-  costs().occupy_for(price);
-}
-
-void Context::charge_event_query() {
-  std::unique_lock guard(context_mutex_, std::defer_lock);
-  if (runtime().config().rules.enforces(Rule::event_calls_lock)) guard.lock();
-  costs().charge(Cost::event_query);
-}
-
-CUresult Context::synchronize(Stream& stream) {
-  std::vector<Ref<Op>> ops;
-  {
-    std::lock_guard guard(context_mutex_);
-    collect_for(stream, ops);
-  }
-  return wait_all(ops);
-}
-
-bool Context::idle(Stream& stream) {
-  std::vector<Ref<Op>> ops;
-  std::lock_guard guard(context_mutex_);
-  costs().charge(Cost::event_query);
-  collect_for(stream, ops);
-  return ops.empty();
-}
-
-bool Context::idle() {
-  std::vector<Ref<Op>> ops;
-  std::lock_guard guard(context_mutex_);
-  collect_all(ops);
-  return ops.empty();
-}
-
 void Context::add_child(uint64_t handle) {
   std::lock_guard guard(mutex_);
   children_.insert(handle);
@@ -462,61 +208,6 @@ void Context::add_child(uint64_t handle) {
 void Context::remove_child(uint64_t handle) {
   std::lock_guard guard(mutex_);
   children_.erase(handle);
-}
-
-// --- The calling thread's contexts ---
-
-namespace {
-
-// The main thread's is never freed, because exit handlers may call the driver.
-struct ThreadContexts {
-  std::vector<Ref<Context>> stack;
-};
-thread_local ThreadContexts* thread_contexts = nullptr;
-struct ThreadContextsOwner {
-  bool armed = false;
-  ~ThreadContextsOwner() {
-    if (armed && !on_main_thread()) delete std::exchange(thread_contexts, nullptr);
-  }
-};
-thread_local ThreadContextsOwner thread_contexts_owner;
-
-std::vector<Ref<Context>>& context_stack() {
-  if (thread_contexts == nullptr) {
-    thread_contexts = new ThreadContexts;
-    thread_contexts_owner.armed = true;
-  }
-  return thread_contexts->stack;
-}
-
-}  // namespace
-
-Ref<Context> current_context() {
-  if (thread_contexts == nullptr || thread_contexts->stack.empty()) return nullptr;
-  return thread_contexts->stack.back();
-}
-
-void set_current_context(Ref<Context> context) {
-  std::vector<Ref<Context>>& stack = context_stack();
-  if (!context) {
-    if (!stack.empty()) stack.pop_back();
-  } else if (stack.empty()) {
-    stack.push_back(std::move(context));
-  } else {
-    stack.back() = std::move(context);
-  }
-}
-
-void push_context(Ref<Context> context) {
-  context_stack().push_back(std::move(context));
-}
-
-Ref<Context> pop_context() {
-  std::vector<Ref<Context>>& stack = context_stack();
-  if (stack.empty()) return nullptr;
-  Ref<Context> top = std::move(stack.back());
-  stack.pop_back();
-  return top;
 }
 
 }  // namespace gpupool::softgpu

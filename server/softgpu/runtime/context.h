@@ -149,6 +149,7 @@ class Context final : public Object {
 
  private:
   ~Context() override;
+  Ref<Stream> make_stream(unsigned flags, int priority, bool legacy);
   HardwareQueue& assign_queue();
   void enter_queue(Stream& stream, Op& first, Op& last);
   CUresult order(Stream& stream, Op& first, const Ref<Op>& last, uint64_t price);
