@@ -9,18 +9,6 @@
 
 namespace gpupool::worker {
 
-Graphs::Owner Graphs::take(uint64_t handle) {
-  const auto found = graphs_.find(handle);
-  if (found == graphs_.end() || found->second->is_executable || found->second->root) return nullptr;
-  Owner graph = std::move(found->second);
-  graphs_.erase(found);
-  for (const uint64_t body : graph->bodies) {
-    graph->inner.push_back(std::move(graphs_.at(body)));
-    graphs_.erase(body);
-  }
-  return graph;
-}
-
 // Kernels that set a condition have the client's handle of it somewhere in their parameters. Replaces it by
 // the device's handle.
 CUresult Graphs::translate_conditions(Graph& graph, uint32_t level, NodeWork& work) {

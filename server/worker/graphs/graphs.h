@@ -86,6 +86,11 @@ class Graphs {
     uint64_t event_handle = 0;  // the client's handle
     uint64_t callback = 0;      // id of a client node, which is in callbacks_
     bool names_array = false;
+    // True if the node gives the device work.
+    bool is_work() const {
+      return kind != wire::GraphNodeKind::empty && kind != wire::GraphNodeKind::condition &&
+             kind != wire::GraphNodeKind::host;
+    }
   };
   struct Part {
     CUgraph object = nullptr;            // null: no nodes but client nodes so far
@@ -143,6 +148,15 @@ class Graphs {
     std::vector<wire::GraphEdge> edges;
     bool read(wire::Reader& reader, const wire::GraphNode& node, size_t index);
   };
+  // Removes a graph with its bodies from the table. Returns null if there is none, or if it is executable or
+  // a body.
+  Owner take(uint64_t handle);
+  CUresult charge(Graph& graph);
+  CUresult update_parts(Graph& target, Graph& graph, wire::GraphResult& result);
+  bool restore_parts(const Graph& target, size_t count);
+  void end(Graph& graph);
+
+  // In graph_nodes.cc:
   CUresult add_node(Graph& graph, const NodeWork& work, const Node& place, const Dependencies& dependencies);
   CUresult add_to_device(Graph& graph, const NodeWork& work, Node& node, const Dependencies& dependencies);
   CUresult make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before);
@@ -152,6 +166,11 @@ class Graphs {
                            const std::vector<wire::GraphEdge>& edges);
   // Returns a node with the level and depends_on_part_work that follow from the dependencies.
   static Node place(const Graph& graph, std::span<const uint32_t> dependencies);
+  CUresult change_node(Graph& graph, Node& node, const NodeWork& work);
+  CUresult retain_node(Node& node, const NodeWork& work);
+  void release_node(Node& node);
+
+  // In graph_conditions.cc:
   CUresult keep_condition(Graph& graph, const NodeWork& work);
   // Creates the condition in the part of `level`, unless it exists. All nodes that name it must be on that
   // level.
@@ -160,16 +179,6 @@ class Graphs {
                            std::span<const CUgraphNode> before, CUgraphNode* object);
   bool refuse_bodies(Graph& graph, wire::Reader body);
   CUresult translate_conditions(Graph& graph, uint32_t level, NodeWork& work);
-  // Removes a graph with its bodies from the table. Returns null if there is none, or if it is executable or
-  // a body.
-  Owner take(uint64_t handle);
-  CUresult update_parts(Graph& target, Graph& graph, wire::GraphResult& result);
-  bool restore_parts(const Graph& target, size_t count);
-  CUresult change_node(Graph& graph, Node& node, const NodeWork& work);
-  CUresult charge(Graph& graph);
-  CUresult retain_node(Node& node, const NodeWork& work);
-  void release_node(Node& node);
-  void end(Graph& graph);
 
   // In graph_launch.cc:
   CUresult launch_part(const Part& part, StreamState& stream);
