@@ -82,125 +82,149 @@ std::string gpu_option_help() {
          "; `default` resets them to those of every GPU";
 }
 
-int run(int count, char** words) {
-  CLI::App app(kAbout, "pool-admin");
-  app.footer(quota_keys_help() + "\n" + kNotes);
-  app.set_version_flag("--version", std::string("pool-admin ") + gpupool::kVersion);
-  app.require_subcommand(1);
-  app.fallthrough();  // allow --poold and --json after the command
-  std::string where;
-  bool json = false;
-  app.add_option("--poold", where,
-                 "admin socket unix:PATH, or the port of a poold on this host [the only one]")
-      ->envname("GPUPOOL_ADMIN");
-  app.add_flag("--json", json, "print JSON");
+// The commands and options for a poold, and the values that parsing gives them.
+class CommandLine {
+ public:
+  CommandLine() : app_(kAbout, "pool-admin") {
+    app_.footer(quota_keys_help() + "\n" + kNotes);
+    app_.set_version_flag("--version", std::string("pool-admin ") + gpupool::kVersion);
+    app_.require_subcommand(1);
+    app_.fallthrough();  // allow --poold and --json after the command
+    app_.add_option("--poold", where_,
+                    "admin socket unix:PATH, or the port of a poold on this host [the only one]")
+        ->envname("GPUPOOL_ADMIN");
+    app_.add_flag("--json", json_, "print JSON");
+    // In the order of --help:
+    add_views();
+    add_quota_commands();
+    add_session_commands();
+    add_top();
+    add(app_, "health", "show whether poold accepts sessions, and its state",
+        [this](PooldClient& poold) { return show_health(poold, json_); });
+    completion_ = app_.add_subcommand("completion", "print a shell completion script, for eval");
+    completion_->add_option("SHELL", shell_, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  }
 
-  std::function<Exit(PooldClient&)> action;
-  const auto command = [&](CLI::App& parent, const char* name, const char* about,
-                           std::function<Exit(PooldClient&)> run) {
+  // Returns the exit status; throws Failure.
+  int run(int count, char** words);
+
+ private:
+  using Action = std::function<Exit(PooldClient&)>;
+
+  CLI::App* add(CLI::App& parent, const char* name, const char* about, Action run) {
     CLI::App* const added = parent.add_subcommand(name, about);
-    added->callback([&action, run = std::move(run)] { action = run; });
+    added->callback([this, run = std::move(run)] { action_ = run; });
     return added;
-  };
+  }
+  void add_views();
+  void add_quota_commands();
+  void add_session_commands();
+  void add_top();
+  int reject(const CLI::ParseError& error);
 
-  command(app, "gpus", "show GPUs, their memory and the shares that quotas allot",
-          [&](PooldClient& poold) { return show_gpus(poold, json); });
+  CLI::App app_;
+  Action action_;
+  CLI::App* quota_ = nullptr;
+  CLI::App* top_command_ = nullptr;
+  CLI::App* completion_ = nullptr;
+  std::string where_, tenant_, gpu_, reason_, dumped_, shell_;
+  std::vector<std::string> changes_, sessions_;
+  bool json_ = false;
+  double interval_ = 1;
+  TopOptions top_;
+  std::optional<TopSignals> top_signals_;
+};
 
-  std::string tenant;
-  command(app, "sessions", "show the running sessions", [&](PooldClient& poold) {
-    return show_sessions(poold, json, tenant);
-  })->add_option("--tenant", tenant, "only sessions of this tenant");
+void CommandLine::add_views() {
+  add(app_, "gpus", "show GPUs, their memory and the shares that quotas allot",
+      [this](PooldClient& poold) { return show_gpus(poold, json_); });
+  add(app_, "sessions", "show the running sessions", [this](PooldClient& poold) {
+    return show_sessions(poold, json_, tenant_);
+  })->add_option("--tenant", tenant_, "only sessions of this tenant");
+  add(app_, "tenants", "show tenants and their usage since poold's start",
+      [this](PooldClient& poold) { return show_tenants(poold, json_); });
+}
 
-  command(app, "tenants", "show tenants and their usage since poold's start",
-          [&](PooldClient& poold) { return show_tenants(poold, json); });
-
-  CLI::App* const quota = app.add_subcommand("quota", "show or change quotas");
-  quota->require_subcommand(1);
-  command(*quota, "show", "show the quota of one tenant or of all", [&](PooldClient& poold) {
-    return show_quotas(poold, json, tenant);
-  })->add_option("TENANT", tenant);
-  std::vector<std::string> changes;
-  std::string gpu;
+void CommandLine::add_quota_commands() {
+  quota_ = app_.add_subcommand("quota", "show or change quotas");
+  quota_->require_subcommand(1);
+  add(*quota_, "show", "show the quota of one tenant or of all", [this](PooldClient& poold) {
+    return show_quotas(poold, json_, tenant_);
+  })->add_option("TENANT", tenant_);
   CLI::App* const set =
-      command(*quota, "set", "change a quota until poold reloads its configuration",
-              [&](PooldClient& poold) { return set_quota(poold, json, tenant, gpu, changes); });
-  set->add_option("TENANT", tenant)->required();
-  set->add_option("SETTING", changes, "KEY=VALUE, see below")->required();
-  set->add_option("--gpu", gpu, gpu_option_help());
+      add(*quota_, "set", "change a quota until poold reloads its configuration",
+          [this](PooldClient& poold) { return set_quota(poold, json_, tenant_, gpu_, changes_); });
+  set->add_option("TENANT", tenant_)->required();
+  set->add_option("SETTING", changes_, "KEY=VALUE, see below")->required();
+  set->add_option("--gpu", gpu_, gpu_option_help());
+}
 
-  std::vector<std::string> sessions;
-  std::string reason;
-  CLI::App* const kill = command(app, "kill", "end sessions", [&](PooldClient& poold) {
-    return kill_sessions(poold, json, sessions, reason);
+void CommandLine::add_session_commands() {
+  CLI::App* const kill = add(app_, "kill", "end sessions", [this](PooldClient& poold) {
+    return kill_sessions(poold, json_, sessions_, reason_);
   });
-  kill->add_option("SESSION", sessions, "numbers as `sessions` shows them")->required()->check(is_session);
-  kill->add_option("--reason", reason, "reason shown to the programs");
-
-  std::string dumped;
-  command(app, "dump", "show what a session is executing and waiting for",
-          [&](PooldClient& poold) { return show_dump(poold, json, dumped); })
-      ->add_option("SESSION", dumped, "a number as `sessions` shows it")
+  kill->add_option("SESSION", sessions_, "numbers as `sessions` shows them")->required()->check(is_session);
+  kill->add_option("--reason", reason_, "reason shown to the programs");
+  add(app_, "dump", "show what a session is executing and waiting for",
+      [this](PooldClient& poold) { return show_dump(poold, json_, dumped_); })
+      ->add_option("SESSION", dumped_, "a number as `sessions` shows it")
       ->required()
       ->check(is_session);
+}
 
-  double interval = 1;
-  TopOptions top;
-  std::optional<TopSignals> top_signals;
-  CLI::App* const top_command =
-      command(app, "top", "show everything, updated continuously; q quits", [&](PooldClient& poold) {
-        top.json = json;
-        top.interval = std::chrono::milliseconds(static_cast<int64_t>(interval * 1000 + 0.5));
-        run_top(poold, *top_signals, top);
+void CommandLine::add_top() {
+  top_command_ =
+      add(app_, "top", "show everything, updated continuously; q quits", [this](PooldClient& poold) {
+        top_.json = json_;
+        top_.interval = std::chrono::milliseconds(static_cast<int64_t>(interval_ * 1000 + 0.5));
+        run_top(poold, *top_signals_, top_);
         return kExitGood;
       });
-  top_command->add_option("--interval", interval, "seconds between updates [1]")
+  top_command_->add_option("--interval", interval_, "seconds between updates [1]")
       ->check(CLI::Range(0.1, 10.0));
-  top_command
-      ->add_option("--count", top.count,
+  top_command_
+      ->add_option("--count", top_.count,
                    "number of updates [0: unlimited]; 1: after --interval, because rates need two samples")
       ->check(CLI::Range(0, 1'000'000'000));
+}
 
-  command(app, "health", "show whether poold accepts sessions, and its state",
-          [&](PooldClient& poold) { return show_health(poold, json); });
+int CommandLine::reject(const CLI::ParseError& error) {
+  if (const std::string command = command_of_pool(app_, quota_->parsed()); !command.empty()) {
+    return fail(kExitUsage,
+                "'" + command +
+                    "' is a command for a pool's scheduler: set --scheduler HOST:PORT or GPUPOOL_SCHEDULER");
+  }
+  const bool known_words = app_.remaining(true).empty();
+  if (known_words && quota_->parsed() && quota_->get_subcommands().empty())
+    return fail(kExitUsage, "quota: missing subcommand: show or set");
+  if (known_words && app_.get_subcommands().empty())
+    return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app_));
+  return fail(kExitUsage, gpupool::settings::describe_usage_error(app_, error) + "; see pool-admin --help");
+}
 
-  std::string shell;
-  CLI::App* const completion = app.add_subcommand("completion", "print a shell completion script, for eval");
-  completion->add_option("SHELL", shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+int CommandLine::run(int count, char** words) {
   if (count > 1 && std::string(words[1]) == kCompleteOption) {
-    std::fputs(completions(app, {words + 2, words + count}).c_str(), stdout);
+    std::fputs(completions(app_, {words + 2, words + count}).c_str(), stdout);
     return kExitGood;
   }
-
   try {
-    app.parse(count, words);
+    app_.parse(count, words);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    if (const std::string command = command_of_pool(app, quota->parsed()); !command.empty()) {
-      return fail(
-          kExitUsage,
-          "'" + command +
-              "' is a command for a pool's scheduler: set --scheduler HOST:PORT or GPUPOOL_SCHEDULER");
-    }
-    const bool known_words = app.remaining(true).empty();
-    if (known_words && quota->parsed() && quota->get_subcommands().empty())
-      return fail(kExitUsage, "quota: missing subcommand: show or set");
-    if (known_words && app.get_subcommands().empty())
-      return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
-    return fail(kExitUsage, gpupool::settings::describe_usage_error(app, error) + "; see pool-admin --help");
+    return error.get_exit_code() == 0 ? app_.exit(error) : reject(error);
   }
-  if (completion->parsed()) return std::fputs(completion_script(shell).c_str(), stdout), kExitGood;
-  if (top_command->parsed()) top_signals.emplace();  // before gRPC starts threads
-  PooldClient poold(find_socket(where));
-  return action(poold);
+  if (completion_->parsed()) return std::fputs(completion_script(shell_).c_str(), stdout), kExitGood;
+  if (top_command_->parsed()) top_signals_.emplace();  // before gRPC starts threads
+  PooldClient poold(find_socket(where_));
+  return action_(poold);
 }
 
 }  // namespace
 
 int main(int count, char** words) {
   try {
-    return is_for_pool(count, words) ? run_for_pool(count, words) : run(count, words);
+    return is_for_pool(count, words) ? run_for_pool(count, words) : CommandLine().run(count, words);
   } catch (const Failure& failure) {
     return fail(failure.status, failure.what());
   } catch (const std::exception& failure) {

@@ -50,141 +50,190 @@ PoolClient::Settings settings_of(const std::string& where, const std::string& to
   return {std::move(*address), std::move(token), std::move(tls)};
 }
 
-}  // namespace
+// The commands and options, and the values that parsing gives them.
+class CommandLine {
+ public:
+  CommandLine() : app_(kAbout, "pool-admin") {
+    app_.footer(help_on_quotas() + "\n" + kNotes);
+    app_.set_version_flag("--version", std::string("pool-admin ") + kVersion);
+    app_.require_subcommand(1);
+    app_.fallthrough();  // allow options after the command
+    app_.add_option("--scheduler", where_, "HOST:PORT of the pool's scheduler; several separated by commas")
+        ->envname("GPUPOOL_SCHEDULER")
+        ->required();
+    app_.add_option("--token-file", token_file_,
+                    "a file with an operator's token [GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN]");
+    app_.add_flag("--json", json_, "print JSON");
+    add_views();
+    add_node_commands();
+    add_quota_commands();
+    add_policy_commands();
+    add_lease_commands();
+    add_top();
+  }
 
-int run_for_pool(int count, char** words) {
-  CLI::App app(kAbout, "pool-admin");
-  app.footer(help_on_quotas() + "\n" + kNotes);
-  app.set_version_flag("--version", std::string("pool-admin ") + kVersion);
-  app.require_subcommand(1);
-  app.fallthrough();  // allow options after the command
-  std::string where, token_file;
-  bool json = false;
-  app.add_option("--scheduler", where, "HOST:PORT of the pool's scheduler; several separated by commas")
-      ->envname("GPUPOOL_SCHEDULER")
-      ->required();
-  app.add_option("--token-file", token_file,
-                 "a file with an operator's token [GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN]");
-  app.add_flag("--json", json, "print JSON");
+  // Returns the exit status; throws Failure.
+  int run(int count, char** words);
 
-  std::function<Exit(PoolCommands&)> action;
-  const auto command = [&](CLI::App& parent, const char* name, const char* about,
-                           std::function<Exit(PoolCommands&)> run) {
+ private:
+  using Action = std::function<Exit(PoolCommands&)>;
+
+  CLI::App* add(CLI::App& parent, const char* name, const char* about, Action run) {
     CLI::App* const added = parent.add_subcommand(name, about);
-    added->callback([&action, run = std::move(run)] { action = run; });
+    added->callback([this, run = std::move(run)] { action_ = run; });
     return added;
-  };
+  }
+  void add_grace(CLI::App& command) {
+    command.add_option("--grace", grace_, "grace period in seconds")->check(CLI::Range(0.0, 86'400.0));
+  }
+  void add_views();
+  void add_node_commands();
+  void add_quota_commands();
+  void add_policy_commands();
+  void add_lease_commands();
+  void add_top();
+  [[noreturn]] void reject(const CLI::ParseError& error);
 
-  std::string node, gpu, tenant, id, reason;
-  std::vector<std::string> changes, leases;
-  std::optional<double> grace;
-  bool evict = false;
+  CLI::App app_;
+  Action action_;
+  CLI::App* top_command_ = nullptr;
+  std::string where_, token_file_, node_, gpu_, tenant_, id_, reason_;
+  std::vector<std::string> changes_, leases_;
+  std::optional<double> grace_;
+  bool json_ = false, evict_ = false;
+  double interval_ = 1;
+  TopOptions top_;
+  std::optional<TopSignals> signals_;
+};
 
-  command(app, "health", "show whether the scheduler is the leader, and the pool's state",
-          [](PoolCommands& pool) { return pool.health(); });
-  command(app, "gpus", "show GPUs and their leased shares", [&](PoolCommands& pool) {
-    return pool.gpus(node);
-  })->add_option("--node", node, "only GPUs of this node");
-  CLI::App* const leased = command(app, "leases", "show leases and their GPUs",
-                                   [&](PoolCommands& pool) { return pool.leases(tenant, node); });
-  leased->add_option("--tenant", tenant, "only leases of this tenant");
-  leased->add_option("--node", node, "only leases on this node");
-  command(app, "queue", "show waiting requests and their reasons", [&](PoolCommands& pool) {
-    return pool.queue(tenant);
-  })->add_option("--tenant", tenant, "only requests of this tenant");
-  command(app, "tenants", "show tenants and their usage", [](PoolCommands& pool) { return pool.tenants(); });
+void CommandLine::add_views() {
+  add(app_, "health", "show whether the scheduler is the leader, and the pool's state",
+      [](PoolCommands& pool) { return pool.health(); });
+  add(app_, "gpus", "show GPUs and their leased shares", [this](PoolCommands& pool) {
+    return pool.gpus(node_);
+  })->add_option("--node", node_, "only GPUs of this node");
+  CLI::App* const leased = add(app_, "leases", "show leases and their GPUs",
+                               [this](PoolCommands& pool) { return pool.leases(tenant_, node_); });
+  leased->add_option("--tenant", tenant_, "only leases of this tenant");
+  leased->add_option("--node", node_, "only leases on this node");
+  add(app_, "queue", "show waiting requests and their reasons", [this](PoolCommands& pool) {
+    return pool.queue(tenant_);
+  })->add_option("--tenant", tenant_, "only requests of this tenant");
+  add(app_, "tenants", "show tenants and their usage", [](PoolCommands& pool) { return pool.tenants(); });
+}
 
-  CLI::App* const nodes = app.add_subcommand("nodes", "show or change GPU hosts");
-  nodes->callback([&action, nodes] {
-    if (nodes->get_subcommands().empty()) action = [](PoolCommands& pool) { return pool.nodes(); };
+void CommandLine::add_node_commands() {
+  CLI::App* const nodes = app_.add_subcommand("nodes", "show or change GPU hosts");
+  nodes->callback([this, nodes] {
+    if (nodes->get_subcommands().empty()) action_ = [](PoolCommands& pool) { return pool.nodes(); };
   });
-  command(*nodes, "remove", "remove a node that will not return; ends its leases",
-          [&](PoolCommands& pool) { return pool.remove_node(node); })
-      ->add_option("NODE", node)
+  add(*nodes, "remove", "remove a node that will not return; ends its leases",
+      [this](PoolCommands& pool) { return pool.remove_node(node_); })
+      ->add_option("NODE", node_)
       ->required();
-  CLI::App* const trust = command(*nodes, "trust", "declare the owner of a GPU that several nodes report",
-                                  [&](PoolCommands& pool) { return pool.trust_gpu(node, gpu); });
-  trust->add_option("NODE", node)->required();
-  trust->add_option("--gpu", gpu, "the GPU's UUID")->required();
-  CLI::App* const drain = command(app, "drain", "stop placing leases on a node",
-                                  [&](PoolCommands& pool) { return pool.drain(node, reason, evict, grace); });
-  drain->add_option("NODE", node)->required();
-  drain->add_option("--reason", reason, "shown to users");
-  drain->add_flag("--evict", evict, "also end its leases");
-  drain->add_option("--grace", grace, "grace period in seconds")->check(CLI::Range(0.0, 86'400.0));
-  command(app, "undrain", "place leases again; also clears a fence",
-          [&](PoolCommands& pool) { return pool.undrain(node); })
-      ->add_option("NODE", node)
+  CLI::App* const trust = add(*nodes, "trust", "declare the owner of a GPU that several nodes report",
+                              [this](PoolCommands& pool) { return pool.trust_gpu(node_, gpu_); });
+  trust->add_option("NODE", node_)->required();
+  trust->add_option("--gpu", gpu_, "the GPU's UUID")->required();
+  CLI::App* const drain = add(app_, "drain", "stop placing leases on a node", [this](PoolCommands& pool) {
+    return pool.drain(node_, reason_, evict_, grace_);
+  });
+  drain->add_option("NODE", node_)->required();
+  drain->add_option("--reason", reason_, "shown to users");
+  drain->add_flag("--evict", evict_, "also end its leases");
+  add_grace(*drain);
+  add(app_, "undrain", "place leases again; also clears a fence",
+      [this](PoolCommands& pool) { return pool.undrain(node_); })
+      ->add_option("NODE", node_)
       ->required();
+}
 
-  CLI::App* const quota = app.add_subcommand("quota", "show or change quotas");
+void CommandLine::add_quota_commands() {
+  CLI::App* const quota = app_.add_subcommand("quota", "show or change quotas");
   quota->require_subcommand(1);
-  command(*quota, "show", "show the quota of one tenant or of all", [&](PoolCommands& pool) {
-    return pool.quotas(tenant);
-  })->add_option("TENANT", tenant);
-  CLI::App* const set = command(*quota, "set", "set and store a quota; it overrides the configuration",
-                                [&](PoolCommands& pool) { return pool.set_quota(tenant, changes); });
-  set->add_option("TENANT", tenant)->required();
-  set->add_option("SETTING", changes, "KEY=VALUE, see below")->required();
-  command(*quota, "clear", "remove the stored quota; the configured one applies again",
-          [&](PoolCommands& pool) { return pool.clear_quota(tenant); })
-      ->add_option("TENANT", tenant)
+  add(*quota, "show", "show the quota of one tenant or of all", [this](PoolCommands& pool) {
+    return pool.quotas(tenant_);
+  })->add_option("TENANT", tenant_);
+  CLI::App* const set = add(*quota, "set", "set and store a quota; it overrides the configuration",
+                            [this](PoolCommands& pool) { return pool.set_quota(tenant_, changes_); });
+  set->add_option("TENANT", tenant_)->required();
+  set->add_option("SETTING", changes_, "KEY=VALUE, see below")->required();
+  add(*quota, "clear", "remove the stored quota; the configured one applies again",
+      [this](PoolCommands& pool) { return pool.clear_quota(tenant_); })
+      ->add_option("TENANT", tenant_)
       ->required();
+}
 
-  CLI::App* const policy = app.add_subcommand("policy", "show or change the placement policy and timeouts");
+void CommandLine::add_policy_commands() {
+  CLI::App* const policy = app_.add_subcommand("policy", "show or change the placement policy and timeouts");
   policy->require_subcommand(1);
-  command(*policy, "show", "show the policy", [](PoolCommands& pool) { return pool.policy(); });
-  command(*policy, "set", "set and store policy values",
-          [&](PoolCommands& pool) { return pool.set_policy(changes); })
-      ->add_option("SETTING", changes, "KEY=VALUE, see below")
+  add(*policy, "show", "show the policy", [](PoolCommands& pool) { return pool.policy(); });
+  add(*policy, "set", "set and store policy values",
+      [this](PoolCommands& pool) { return pool.set_policy(changes_); })
+      ->add_option("SETTING", changes_, "KEY=VALUE, see below")
       ->required();
+}
 
-  CLI::App* const end = command(app, "evict", "end leases",
-                                [&](PoolCommands& pool) { return pool.evict(leases, reason, grace); });
-  end->add_option("LEASE", leases, "as `leases` shows them")->required();
-  end->add_option("--reason", reason, "reason shown to the clients");
-  end->add_option("--grace", grace, "grace period in seconds")->check(CLI::Range(0.0, 86'400.0));
-  command(app, "why", "explain why a request waits or a lease ended",
-          [&](PoolCommands& pool) { return pool.why(id); })
-      ->add_option("ID", id, "as `queue` and `leases` show them")
+void CommandLine::add_lease_commands() {
+  CLI::App* const end = add(app_, "evict", "end leases",
+                            [this](PoolCommands& pool) { return pool.evict(leases_, reason_, grace_); });
+  end->add_option("LEASE", leases_, "as `leases` shows them")->required();
+  end->add_option("--reason", reason_, "reason shown to the clients");
+  add_grace(*end);
+  add(app_, "why", "explain why a request waits or a lease ended",
+      [this](PoolCommands& pool) { return pool.why(id_); })
+      ->add_option("ID", id_, "as `queue` and `leases` show them")
       ->required();
+}
 
-  double interval = 1;
-  TopOptions top;
-  std::optional<TopSignals> signals;
-  CLI::App* const live =
-      command(app, "top", "show everything, updated continuously; q quits", [&](PoolCommands& pool) {
-        top.json = json;
-        top.interval = std::chrono::milliseconds(static_cast<int64_t>(interval * 1000 + 0.5));
-        return pool.top(*signals, top);
+void CommandLine::add_top() {
+  top_command_ =
+      add(app_, "top", "show everything, updated continuously; q quits", [this](PoolCommands& pool) {
+        top_.json = json_;
+        top_.interval = std::chrono::milliseconds(static_cast<int64_t>(interval_ * 1000 + 0.5));
+        return pool.top(*signals_, top_);
       });
-  live->add_option("--interval", interval, "seconds between updates [1]")->check(CLI::Range(0.1, 10.0));
-  live->add_option("--count", top.count,
+  top_command_->add_option("--interval", interval_, "seconds between updates [1]")
+      ->check(CLI::Range(0.1, 10.0));
+  top_command_
+      ->add_option("--count", top_.count,
                    "number of updates [0: unlimited]; 1: after --interval, because rates need two samples")
       ->check(CLI::Range(0, 1'000'000'000));
+}
 
+void CommandLine::reject(const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app_.remaining(true);
+  if (!unknown.empty() && std::find(kCommandsOfPoold.begin(), kCommandsOfPoold.end(), unknown.front()) !=
+                              kCommandsOfPoold.end()) {
+    throw Failure(kExitUsage, "'" + unknown.front() +
+                                  "' is a command for a poold on this host: omit --scheduler; if "
+                                  "GPUPOOL_SCHEDULER is set, use --poold PORT");
+  }
+  throw Failure(kExitUsage, settings::describe_usage_error(app_, error) +
+                                "; see pool-admin --scheduler HOST:PORT --help");
+}
+
+int CommandLine::run(int count, char** words) {
   if (count > 1 && std::string(words[1]) == kCompleteOption) {
-    std::fputs(completions(app, {words + 2, words + count}).c_str(), stdout);
+    std::fputs(completions(app_, {words + 2, words + count}).c_str(), stdout);
     return kExitGood;
   }
   try {
-    app.parse(count, words);
+    app_.parse(count, words);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    const std::vector<std::string> unknown = app.remaining(true);
-    if (!unknown.empty() && std::find(kCommandsOfPoold.begin(), kCommandsOfPoold.end(), unknown.front()) !=
-                                kCommandsOfPoold.end()) {
-      throw Failure(kExitUsage, "'" + unknown.front() +
-                                    "' is a command for a poold on this host: omit --scheduler; if "
-                                    "GPUPOOL_SCHEDULER is set, use --poold PORT");
-    }
-    throw Failure(kExitUsage, settings::describe_usage_error(app, error) +
-                                  "; see pool-admin --scheduler HOST:PORT --help");
+    if (error.get_exit_code() == 0) return app_.exit(error);
+    reject(error);
   }
-  if (live->parsed()) signals.emplace();  // before gRPC starts threads
-  PoolClient scheduler(settings_of(where, token_file));
-  PoolCommands commands(scheduler, json);
-  return action(commands);
+  if (top_command_->parsed()) signals_.emplace();  // before gRPC starts threads
+  PoolClient scheduler(settings_of(where_, token_file_));
+  PoolCommands commands(scheduler, json_);
+  return action_(commands);
+}
+
+}  // namespace
+
+int run_for_pool(int count, char** words) {
+  return CommandLine().run(count, words);
 }
 
 }  // namespace gpupool::admin
