@@ -42,6 +42,7 @@ class ModuleCodegen {
   llvm::GlobalVariable* function_table(const std::vector<ptx::Variable>& results,
                                        const std::vector<ptx::Variable>& parameters);
   void finish_tables();
+  static void add_common_attributes(llvm::Function* function);
   llvm::Type* int_type(uint32_t bits) { return llvm::IntegerType::get(context, bits); }
   llvm::Type* ir_type(Type type);
   uint32_t shared_offset(uint32_t variable) const;

@@ -1,4 +1,4 @@
-// The declarations shared by an LLVM module, and the entry points of a kernel.
+// The declarations shared by an LLVM module, and the generation of all functions of a kernel.
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
@@ -29,13 +29,13 @@ std::string signature(const std::vector<ptx::Variable>& results,
   return text;
 }
 
-void add_common_attributes(llvm::Function* function) {
+}  // namespace
+
+void ModuleCodegen::add_common_attributes(llvm::Function* function) {
   function->addFnAttr(llvm::Attribute::NoUnwind);
   // Large frames probe every page, so that they cannot skip a fiber's guard.
   function->addFnAttr("probe-stack", "inline-asm");
 }
-
-}  // namespace
 
 llvm::Type* ModuleCodegen::ir_type(Type type) {
   if (type == Type::f32) return llvm::Type::getFloatTy(context);
@@ -130,115 +130,6 @@ void ModuleCodegen::finish_tables() {
     table->setInitializer(
         llvm::ConstantArray::get(llvm::cast<llvm::ArrayType>(table->getValueType()), entries));
   }
-}
-
-// A kernel that synchronises has one entry, which runs one thread. For others, a function runs a box of
-// threads and both entries call it (a single thread is the smallest box), so that the kernel's code exists
-// once.
-void ModuleCodegen::generate_entries() {
-  llvm::Type* pointer = llvm::PointerType::get(context, 0);
-  llvm::Type* number = int_type(32);
-  llvm::Type* nothing = llvm::Type::getVoidTy(context);
-  llvm::IRBuilder<> b(context);
-  auto create = [&](const char* name, std::initializer_list<llvm::Type*> arguments,
-                    llvm::GlobalValue::LinkageTypes linkage) {
-    auto* function = llvm::Function::Create(
-        llvm::FunctionType::get(nothing, std::vector<llvm::Type*>(arguments), false), linkage, name, module);
-    add_common_attributes(function);
-    b.SetInsertPoint(llvm::BasicBlock::Create(context, "entry", function));
-    return function;
-  };
-  auto field = [&](llvm::Value* base, uint64_t offset, llvm::Type* type) {
-    return b.CreateLoad(type, b.CreateConstGEP1_64(b.getInt8Ty(), base, offset));
-  };
-  auto external = llvm::GlobalValue::ExternalLinkage;
-  llvm::Function* kernel_body = body(kernel->function);
-  llvm::Function* thread_entry = create(kThreadEntryName, {pointer}, external);
-  llvm::Value* thread = thread_entry->getArg(0);
-  llvm::Value* block = field(thread, offsetof(ThreadContext, block), pointer);
-  llvm::Value* tid[3];
-  llvm::Metadata* below[] = {llvm::ConstantAsMetadata::get(b.getInt32(0)),
-                             llvm::ConstantAsMetadata::get(b.getInt32(kernel->info.max_threads))};
-  for (int d = 0; d < 3; ++d) {
-    auto* load = field(thread, offsetof(ThreadContext, tid) + 4 * d, number);
-    load->setMetadata(llvm::LLVMContext::MD_range, llvm::MDNode::get(context, below));
-    tid[d] = load;
-  }
-  auto reset_runtime_error = [&](llvm::Value* of) {
-    if (image.uses_device_runtime)
-      b.CreateStore(b.getInt32(0),
-                    b.CreateConstGEP1_64(b.getInt8Ty(), of, offsetof(ThreadContext, runtime_error)));
-  };
-  if (kernel->info.synchronises) {
-    reset_runtime_error(thread);
-    b.CreateCall(kernel_body, {thread, block, tid[0], tid[1], tid[2]});
-    b.CreateRetVoid();
-    return;
-  }
-  llvm::Function* run = llvm::Function::Create(
-      llvm::FunctionType::get(nothing, {pointer, pointer, number, number, number, number, number, number},
-                              false),
-      llvm::Function::InternalLinkage, "run", module);
-  add_common_attributes(run);
-  run->addFnAttr(llvm::Attribute::NoInline);
-  run->addDereferenceableParamAttr(0, sizeof(BlockContext));
-  run->addDereferenceableParamAttr(1, sizeof(ThreadContext));
-  run->addParamAttr(1, llvm::Attribute::NoAlias);
-  llvm::Value* one = b.getInt32(1);
-  b.CreateCall(run, {block, thread, tid[0], b.CreateAdd(tid[0], one), tid[1], b.CreateAdd(tid[1], one),
-                     tid[2], b.CreateAdd(tid[2], one)});
-  b.CreateRetVoid();
-
-  llvm::Function* loop_entry = create(kLoopEntryName, {pointer, pointer}, external);
-  block = loop_entry->getArg(0);
-  llvm::Value* zero = b.getInt32(0);
-  llvm::Value* size[3];
-  for (int d = 0; d < 3; ++d) size[d] = field(block, offsetof(BlockContext, block_dim) + 4 * d, number);
-  b.CreateCall(run, {block, loop_entry->getArg(1), zero, size[0], zero, size[1], zero, size[2]});
-  b.CreateRetVoid();
-
-  block = run->getArg(0);
-  thread = run->getArg(1);
-  auto* entry = llvm::BasicBlock::Create(context, "entry", run);
-  llvm::BasicBlock* loops[3];
-  for (int d = 2; d >= 0; --d) loops[d] = llvm::BasicBlock::Create(context, "loop", run);
-  llvm::BasicBlock* ends[3];
-  for (int d = 0; d < 3; ++d) ends[d] = llvm::BasicBlock::Create(context, "end", run);
-  auto* finished = llvm::BasicBlock::Create(context, "finished", run);
-  b.SetInsertPoint(entry);
-  llvm::Value* width = field(block, offsetof(BlockContext, block_dim), number);
-  llvm::Value* height = field(block, offsetof(BlockContext, block_dim) + 4, number);
-  auto store = [&](llvm::Value* value, uint64_t offset) {
-    b.CreateStore(value, b.CreateConstGEP1_64(b.getInt8Ty(), thread, offset));
-  };
-  store(block, offsetof(ThreadContext, block));
-  b.CreateBr(loops[2]);
-  llvm::PHINode* at[3];
-  for (int d = 2; d >= 0; --d) {
-    auto* before = b.GetInsertBlock();
-    b.SetInsertPoint(loops[d]);
-    at[d] = b.CreatePHI(number, 2);
-    at[d]->addIncoming(run->getArg(2 + 2 * static_cast<unsigned>(d)), before);
-    store(at[d], offsetof(ThreadContext, tid) + 4 * static_cast<uint64_t>(d));
-    if (d > 0) b.CreateBr(loops[d - 1]);
-  }
-  llvm::Value* linear =
-      b.CreateAdd(b.CreateMul(b.CreateAdd(b.CreateMul(at[2], height), at[1]), width), at[0]);
-  store(b.CreateAnd(linear, b.getInt32(kWarpSize - 1)), offsetof(ThreadContext, lane));
-  store(b.CreateLShr(linear, b.getInt32(5)), offsetof(ThreadContext, warp));
-  store(linear, offsetof(ThreadContext, linear_tid));
-  reset_runtime_error(thread);
-  b.CreateCall(kernel_body, {thread, block, at[0], at[1], at[2]});
-  b.CreateBr(ends[0]);
-  for (int d = 0; d < 3; ++d) {
-    b.SetInsertPoint(ends[d]);
-    llvm::Value* next = b.CreateAdd(at[d], one, "", true, true);
-    at[d]->addIncoming(next, ends[d]);
-    b.CreateCondBr(b.CreateICmpULT(next, run->getArg(3 + 2 * static_cast<unsigned>(d))), loops[d],
-                   d < 2 ? ends[d + 1] : finished);
-  }
-  b.SetInsertPoint(finished);
-  b.CreateRetVoid();
 }
 
 void ModuleCodegen::generate_function(uint32_t index) {
