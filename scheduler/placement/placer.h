@@ -61,6 +61,7 @@ class Placer {
   std::optional<Placement> decide_over_nodes(const Request& request);
   std::optional<Placement> gather(const Request& request, std::vector<uint32_t> slots);
   bool allowed(const Request& request, uint32_t slot) const;
+  const char* obstacle_now(const Request& request, const Shape& shape, uint32_t slot) const;
   Part part_of(const Request& request, uint32_t slot, int gpus);
   uint16_t random_gpus(uint32_t slot, const Shape& shape);
   void count(const Request& request);
