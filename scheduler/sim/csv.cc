@@ -19,89 +19,127 @@ std::string quoted(std::string_view text) {
 
 }  // namespace
 
+// Reads fields one by one and counts lines and columns for the error messages.
+class Csv::Parser {
+ public:
+  Parser(Csv& csv, std::string_view text) : csv_(csv), text_(text) {
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // UTF-8 byte order mark
+  }
+
+  Result<void> parse() {
+    while (!ended()) {
+      Result<Field> field = read_field();
+      if (!field) return field.error();
+      end_line_ = line_;
+      end_column_ = column_;
+      row_.push_back(std::move(*field));
+      const Result<bool> more = read_separator();
+      if (!more) return more.error();
+      if (*more) continue;
+      if (row_.size() != 1 || !row_[0].text.empty()) {  // not an empty line
+        if (Result<void> kept = csv_.header_.empty() ? keep_header() : keep_row(); !kept) return kept;
+      }
+      row_.clear();
+    }
+    if (csv_.header_.empty()) return error(1, 1, "missing header line");
+    return {};
+  }
+
+ private:
+  Error error(uint32_t line, uint32_t column, const std::string& what) const {
+    return {ErrorCode::malformed,
+            csv_.file_ + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + what};
+  }
+  bool ended() const { return at_ == text_.size(); }
+  bool is_at(char c) const { return !ended() && text_[at_] == c; }
+  bool is_at_end_of_field() const { return ended() || is_at(',') || is_at('\n') || is_at('\r'); }
+  char next() {
+    if (text_[at_] == '\n') {
+      ++line_;
+      column_ = 1;
+    } else {
+      ++column_;
+    }
+    return text_[at_++];
+  }
+
+  Result<Field> read_field() {
+    Field field{{}, line_, column_};
+    if (is_at('"')) return read_quoted(std::move(field));
+    while (!is_at_end_of_field()) {
+      if (is_at('"')) return error(line_, column_, "a quotation mark within a field");
+      if (is_at('\0')) return error(line_, column_, "a zero byte");
+      field.text += next();
+    }
+    return field;
+  }
+
+  Result<Field> read_quoted(Field field) {
+    next();
+    for (;;) {
+      if (ended()) return error(field.line, field.column, "unterminated quoted field");
+      const char c = next();
+      if (c == '\0') return error(line_, column_ - 1, "a zero byte");
+      if (c != '"')
+        field.text += c;
+      else if (is_at('"'))
+        field.text += next();
+      else
+        break;
+    }
+    if (!is_at_end_of_field()) return error(line_, column_, "text after a closing quotation mark");
+    return field;
+  }
+
+  // Reads the comma or the end of the line after a field. Returns whether the line has more fields.
+  Result<bool> read_separator() {
+    if (is_at(',')) {
+      next();
+      if (!ended() && !is_at('\n') && !is_at('\r')) return true;
+      row_.push_back({{}, line_, column_});  // an empty last field
+      if (ended()) return error(line_, column_, "the file ends within a line");
+    }
+    if (is_at('\r')) {
+      next();
+      if (!ended() && !is_at('\n')) return error(line_, column_ - 1, "a carriage return within a line");
+    }
+    if (!ended()) next();
+    return false;
+  }
+
+  Result<void> keep_header() {
+    for (const Field& name : row_) {
+      if (name.text.empty()) return error(name.line, name.column, "a column without a name");
+      if (csv_.column(name.text) >= 0)
+        return error(name.line, name.column, "a second column " + quoted(name.text));
+      csv_.header_.push_back(name.text);
+    }
+    return {};
+  }
+
+  Result<void> keep_row() {
+    const size_t wanted = csv_.header_.size();
+    if (row_.size() != wanted) {
+      const uint32_t column = row_.size() > wanted ? row_[wanted].column : end_column_;
+      return error(end_line_, column,
+                   std::to_string(row_.size()) + " fields, but the header names " + std::to_string(wanted));
+    }
+    csv_.rows_.push_back(std::move(row_));
+    return {};
+  }
+
+  Csv& csv_;
+  std::string_view text_;
+  size_t at_ = 0;
+  uint32_t line_ = 1, column_ = 1;
+  uint32_t end_line_ = 1, end_column_ = 1;  // end of the last field that was read
+  std::vector<Field> row_;
+};
+
 Result<Csv> Csv::parse(std::string file, std::string_view text) {
   Csv csv;
   csv.file_ = std::move(file);
-  uint32_t line = 1, column = 1;
-  const auto fail = [&](uint32_t at_line, uint32_t at_column, const std::string& what) {
-    return Error{ErrorCode::malformed,
-                 csv.file_ + ":" + std::to_string(at_line) + ":" + std::to_string(at_column) + ": " + what};
-  };
-  std::vector<Field> row;
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // UTF-8 byte order mark
-  size_t at = 0;
-  const auto next = [&] {
-    if (text[at] == '\n') {
-      ++line;
-      column = 1;
-    } else {
-      ++column;
-    }
-    return text[at++];
-  };
-  while (at < text.size()) {
-    Field field{{}, line, column};
-    if (text[at] == '"') {
-      next();
-      for (;;) {
-        if (at == text.size()) return fail(field.line, field.column, "unterminated quoted field");
-        const char c = next();
-        if (c == '\0') return fail(line, column - 1, "a zero byte");
-        if (c != '"') {
-          field.text += c;
-        } else if (at < text.size() && text[at] == '"') {
-          field.text += next();
-        } else {
-          break;
-        }
-      }
-      if (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r')
-        return fail(line, column, "text after a closing quotation mark");
-    } else {
-      while (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r') {
-        if (text[at] == '"') return fail(line, column, "a quotation mark within a field");
-        if (text[at] == '\0') return fail(line, column, "a zero byte");
-        field.text += next();
-      }
-    }
-    const uint32_t end_line = line, end_column = column;
-    row.push_back(std::move(field));
-    if (at < text.size() && text[at] == ',') {
-      next();
-      if (at < text.size() && text[at] != '\n' && text[at] != '\r') continue;
-      row.push_back({{}, line, column});  // an empty last field
-      if (at == text.size()) return fail(line, column, "the file ends within a line");
-    }
-    if (at < text.size() && text[at] == '\r') {
-      next();
-      if (at < text.size() && text[at] != '\n')
-        return fail(line, column - 1, "a carriage return within a line");
-    }
-    if (at < text.size()) next();
-    if (row.size() == 1 && row[0].text.empty()) {  // an empty line
-      row.clear();
-      continue;
-    }
-    if (csv.header_.empty()) {
-      for (const Field& name : row) {
-        if (name.text.empty()) return fail(name.line, name.column, "a column without a name");
-        if (csv.column(name.text) >= 0)
-          return fail(name.line, name.column, "a second column " + quoted(name.text));
-        csv.header_.push_back(name.text);
-      }
-    } else {
-      if (row.size() != csv.header_.size()) {
-        const bool more = row.size() > csv.header_.size();
-        const uint32_t where = more ? row[csv.header_.size()].column : end_column;
-        return fail(end_line, where,
-                    std::to_string(row.size()) + " fields, but the header names " +
-                        std::to_string(csv.header_.size()));
-      }
-      csv.rows_.push_back(std::move(row));
-    }
-    row.clear();
-  }
-  if (csv.header_.empty()) return fail(1, 1, "missing header line");
+  if (Result<void> parsed = Parser(csv, text).parse(); !parsed) return parsed.error();
   return csv;
 }
 

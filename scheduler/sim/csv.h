@@ -33,6 +33,7 @@ class Csv {
   Error error_at(size_t row, int column, const std::string& what) const;
 
  private:
+  class Parser;
   struct Field {
     std::string text;
     uint32_t line = 0, column = 0;
