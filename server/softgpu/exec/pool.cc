@@ -90,6 +90,83 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
   submit_at(0, std::move(request), std::move(done));
 }
 
+namespace {
+
+// Fills in what follows from the request alone.
+void describe_grid(Grid& grid) {
+  const GridRequest& r = grid.request;
+  BlockContext& context = grid.context;
+  std::copy_n(r.grid_dim, 3, context.grid_dim);
+  std::copy_n(r.block_dim, 3, context.block_dim);
+  context.dynamic_shared_bytes = r.dynamic_shared_bytes;
+  context.total_shared_bytes = static_cast<uint32_t>(
+      round_up(uint64_t{r.static_shared_bytes} + r.dynamic_shared_bytes, kSharedAllocationUnit));
+  context.module_data = r.module_data;
+  grid.blocks = uint64_t{r.grid_dim[0]} * r.grid_dim[1] * r.grid_dim[2];
+  const uint64_t threads = uint64_t{r.block_dim[0]} * r.block_dim[1] * r.block_dim[2];
+  grid.threads = static_cast<uint32_t>(std::min<uint64_t>(threads, kMaxThreadsPerBlock + 1));
+  grid.in_loops = r.code.loop_entry != nullptr && !r.cooperative;
+  grid.stack_class = FiberPool::class_for(uint64_t{std::max(r.local_bytes, r.stack_bytes)} + (48 << 10));
+}
+
+// Returns false if the grid does not consist of whole clusters.
+bool describe_clusters(Grid& grid) {
+  const GridRequest& r = grid.request;
+  BlockContext& context = grid.context;
+  context.has_cluster = r.cluster_dim[0] != 0;
+  bool whole = true;
+  for (int d = 0; d < 3; ++d) {
+    context.cluster_dim[d] = std::max(r.cluster_dim[d], 1u);
+    whole &= context.cluster_dim[d] <= kMaxClusterBlocks && r.grid_dim[d] % context.cluster_dim[d] == 0;
+  }
+  if (whole) grid.cluster_blocks = context.cluster_dim[0] * context.cluster_dim[1] * context.cluster_dim[2];
+  return whole;
+}
+
+}  // namespace
+
+// Leaves the address 0 if there is no memory.
+void Pool::copy_parameters(Grid& grid) {
+  const GridRequest& r = grid.request;
+  BlockContext& context = grid.context;
+  constexpr uint64_t kWorkspaceBytes = 16;
+  const uint64_t workspace = round_up(r.params.size(), kWorkspaceBytes);
+  grid.params_bytes = std::max<uint64_t>(r.params.size(), 1);
+  if (r.cooperative) grid.params_bytes = workspace + kWorkspaceBytes;
+  context.params = parameters_.allocate(grid.params_bytes);
+  if (context.params == 0) return;
+  if (r.cooperative) {
+    context.grid_workspace = context.params + workspace;
+    std::memset(reinterpret_cast<void*>(context.grid_workspace), 0, kWorkspaceBytes);
+  }
+  if (!r.params.empty())
+    std::memcpy(reinterpret_cast<void*>(context.params), r.params.data(), r.params.size());
+}
+
+void Pool::count_workers(Grid& grid) {
+  grid.workers = thread_count_;
+  if (!grid.request.multiprocessors) return;
+  grid.workers = 0;
+  for (unsigned i = 0; i < thread_count_; ++i) grid.workers += grid.request.multiprocessors->test(i);
+  if (!has_restricted_grids_.load(std::memory_order_relaxed)) has_restricted_grids_.store(true);
+}
+
+// Lists the grid as unfinished, and queues it if it can run. Returns false if the pool is stopping.
+bool Pool::enter(Grid& grid, bool possible) {
+  std::lock_guard lock(mutex_);
+  grid.context.grid_id = next_grid_id_++;
+  grid.following = unfinished_;
+  if (unfinished_ != nullptr) unfinished_->previous = &grid;
+  unfinished_ = &grid;
+  unfinished_count_.fetch_add(1, std::memory_order_relaxed);
+  if (stopping_) return false;
+  if (possible) {
+    queue_.push_back(&grid);
+    queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
+  }
+  return true;
+}
+
 void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done) {
   // Programs install signal handlers between their calls, not in the middle of many grids. Checking costs a
   // system call, so it is done rarely while grids run.
@@ -98,74 +175,26 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   auto* grid = new Grid;
   grid->request = std::move(request);
   grid->done = std::move(done);
-  const GridRequest& r = grid->request;
   // CUDA's limit; bounds the recursion through the completion callbacks of nested children.
   constexpr uint32_t kMaxDepth = 24;
   grid->depth = depth;
-  if (r.services != nullptr && depth < kMaxDepth) grid->children = std::make_unique<ChildLaunches>();
-  BlockContext& context = grid->context;
-  std::copy_n(r.grid_dim, 3, context.grid_dim);
-  std::copy_n(r.block_dim, 3, context.block_dim);
-  context.dynamic_shared_bytes = r.dynamic_shared_bytes;
-  context.total_shared_bytes = static_cast<uint32_t>(
-      round_up(uint64_t{r.static_shared_bytes} + r.dynamic_shared_bytes, kSharedAllocationUnit));
-  context.module_data = r.module_data;
-  grid->blocks = uint64_t{r.grid_dim[0]} * r.grid_dim[1] * r.grid_dim[2];
-  const uint64_t threads = uint64_t{r.block_dim[0]} * r.block_dim[1] * r.block_dim[2];
-  grid->threads = static_cast<uint32_t>(std::min<uint64_t>(threads, kMaxThreadsPerBlock + 1));
-  grid->in_loops = r.code.loop_entry != nullptr && !r.cooperative;
-  grid->stack_class = FiberPool::class_for(uint64_t{std::max(r.local_bytes, r.stack_bytes)} + (48 << 10));
-  constexpr uint64_t kWorkspaceBytes = 16;
-  const uint64_t workspace = round_up(r.params.size(), kWorkspaceBytes);
-  grid->params_bytes = std::max<uint64_t>(r.params.size(), 1);
-  if (r.cooperative) grid->params_bytes = workspace + kWorkspaceBytes;
-  context.params = parameters_.allocate(grid->params_bytes);
-  if (r.cooperative && context.params != 0) {
-    context.grid_workspace = context.params + workspace;
-    std::memset(reinterpret_cast<void*>(context.grid_workspace), 0, kWorkspaceBytes);
-  }
-  context.has_cluster = r.cluster_dim[0] != 0;
-  bool whole_clusters = true;
-  for (int d = 0; d < 3; ++d) {
-    context.cluster_dim[d] = std::max(r.cluster_dim[d], 1u);
-    whole_clusters &=
-        context.cluster_dim[d] <= kMaxClusterBlocks && r.grid_dim[d] % context.cluster_dim[d] == 0;
-  }
-  if (whole_clusters)
-    grid->cluster_blocks = context.cluster_dim[0] * context.cluster_dim[1] * context.cluster_dim[2];
-  if (!r.params.empty() && context.params != 0) {
-    std::memcpy(reinterpret_cast<void*>(context.params), r.params.data(), r.params.size());
-  }
-  grid->workers = thread_count_;
-  if (r.multiprocessors) {
-    grid->workers = 0;
-    for (unsigned i = 0; i < thread_count_; ++i) grid->workers += r.multiprocessors->test(i);
-    if (!has_restricted_grids_.load(std::memory_order_relaxed)) has_restricted_grids_.store(true);
-  }
+  if (grid->request.services != nullptr && depth < kMaxDepth)
+    grid->children = std::make_unique<ChildLaunches>();
+  describe_grid(*grid);
+  copy_parameters(*grid);
+  const bool whole_clusters = describe_clusters(*grid);
+  count_workers(*grid);
   const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 &&
                         grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
-                        grid->stack_class < FiberPool::kClasses && context.params != 0;
+                        grid->stack_class < FiberPool::kClasses && grid->context.params != 0;
   // Copied, because once queued the grid may complete and be deleted.
-  const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;
+  const std::shared_ptr<const Multiprocessors> where = grid->request.multiprocessors;
   const bool may_run = completing_worker != nullptr && grid->may_run_on(completing_worker->number());
   if (grid->blocks == 0) grid->blocks = 1;  // abort() then has one block to finish
-  bool stopping;
-  {
-    std::lock_guard lock(mutex_);
-    context.grid_id = next_grid_id_++;
-    grid->following = unfinished_;
-    if (unfinished_ != nullptr) unfinished_->previous = grid;
-    unfinished_ = grid;
-    unfinished_count_.fetch_add(1, std::memory_order_relaxed);
-    stopping = stopping_;
-    if (possible && !stopping) {
-      queue_.push_back(grid);
-      queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
-    }
-  }
+  const bool stopping = !enter(*grid, possible);
   if (!possible || stopping) {  // not queued: a worker that is awake would run it
     abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
-          "kernel " + std::string(r.kernel_name) +
+          "kernel " + std::string(grid->request.kernel_name) +
               (stopping ? ": cancelled"
                         : ": invalid launch: dimensions, stack size, cluster size or multiprocessors are out "
                           "of range, "

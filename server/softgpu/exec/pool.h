@@ -93,6 +93,9 @@ class Pool final : public GridExecutor {
 
  private:
   void complete(Grid& grid);
+  void copy_parameters(Grid& grid);
+  void count_workers(Grid& grid);
+  bool enter(Grid& grid, bool possible);
   void submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done);
   void run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const KernelServices* services,
                     std::shared_ptr<const Multiprocessors> where, GridResult result,
