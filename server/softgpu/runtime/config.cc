@@ -80,11 +80,8 @@ std::optional<std::string> read_queues(Config& config) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::variant<Config, std::string> read_config() {
-  Config config;
-  config.memory_bytes = default_memory();
+// Reads the settings of the simulated devices.
+std::optional<std::string> read_devices(Config& config) {
   std::string_view rest;
   if (const auto text = variable("SOFTGPU_DEVICES"); !text.empty()) {
     const auto count = parse_number(text, rest);
@@ -92,14 +89,6 @@ std::variant<Config, std::string> read_config() {
       return invalid_setting("SOFTGPU_DEVICES", text, "a number of devices from 0 to 64");
     }
     config.devices = static_cast<int>(*count);
-  }
-  if (const auto text = variable("SOFTGPU_MEMORY"); !text.empty()) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes || *bytes < kMinMemoryBytes || *bytes > kRangeSize / 4) {
-      return invalid_setting("SOFTGPU_MEMORY", text,
-                             "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
-    }
-    config.memory_bytes = *bytes / kGranule * kGranule;
   }
   if (const auto text = variable("SOFTGPU_COMPUTE_CAPABILITY"); !text.empty()) {
     const auto major = parse_number(text, rest);
@@ -117,7 +106,33 @@ std::variant<Config, std::string> read_config() {
       !text.empty() && !cuda::parse_driver_version(text)) {
     return invalid_setting("SOFTGPU_DRIVER_VERSION", text, cuda::driver_version_wanted());
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> read_memory(Config& config) {
+  config.memory_bytes = default_memory();
+  if (const auto text = variable("SOFTGPU_MEMORY"); !text.empty()) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes < kMinMemoryBytes || *bytes > kRangeSize / 4) {
+      return invalid_setting("SOFTGPU_MEMORY", text,
+                             "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
+    }
+    config.memory_bytes = *bytes / kGranule * kGranule;
+  }
+  if (const auto text = variable("SOFTGPU_CONTEXT_MEMORY"); !text.empty()) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes == 0)
+      return invalid_setting("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
+    config.context_bytes = *bytes;
+  }
+  config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
+  return std::nullopt;
+}
+
+// Reads how kernels are compiled and run.
+std::optional<std::string> read_execution(Config& config) {
   if (const auto text = variable("SOFTGPU_THREADS"); !text.empty()) {
+    std::string_view rest;
     const auto count = parse_number(text, rest);
     if (!count || !rest.empty() || *count == 0 || *count > kMaxThreads) {
       return invalid_setting("SOFTGPU_THREADS", text, "a number of threads from 1 to 1024");
@@ -132,15 +147,7 @@ std::variant<Config, std::string> read_config() {
     }
     config.cache_bytes = *bytes;
   }
-  if (const auto text = variable("SOFTGPU_CONTEXT_MEMORY"); !text.empty()) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes || *bytes == 0)
-      return invalid_setting("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
-    config.context_bytes = *bytes;
-  }
   config.cache = std::string(variable("SOFTGPU_CACHE"));
-  config.instance = std::string(variable("SOFTGPU_INSTANCE"));
-  config.log = variable("SOFTGPU_LOG") == "1";
   if (const auto text = variable("SOFTGPU_CONVERGED_WARPS"); !text.empty()) {
     if (text != "0" && text != "1" && text != "all")
       return invalid_setting("SOFTGPU_CONVERGED_WARPS", text, "0, 1 or all");
@@ -148,16 +155,30 @@ std::variant<Config, std::string> read_config() {
                             : text == "1" ? Convergence::found
                                           : Convergence::everywhere;
   }
+  config.launch_blocking = variable("CUDA_LAUNCH_BLOCKING") == "1";
+  config.eager_loading = variable("CUDA_MODULE_LOADING") == "EAGER";
+  return std::nullopt;
+}
+
+std::optional<std::string> read_rules_and_costs(Config& config) {
   auto rules = Rules::parse(variable("SOFTGPU_RULES"));
   if (const std::string* unknown = std::get_if<std::string>(&rules)) return *unknown;
   config.rules = std::get<Rules>(rules);
   auto costs = Costs::parse(variable("SOFTGPU_COSTS"));
   if (const std::string* wrong = std::get_if<std::string>(&costs)) return *wrong;
   config.costs = std::get<Costs>(costs);
-  if (auto wrong = read_queues(config)) return *std::move(wrong);
-  config.launch_blocking = variable("CUDA_LAUNCH_BLOCKING") == "1";
-  config.eager_loading = variable("CUDA_MODULE_LOADING") == "EAGER";
-  config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::variant<Config, std::string> read_config() {
+  Config config;
+  config.instance = std::string(variable("SOFTGPU_INSTANCE"));
+  config.log = variable("SOFTGPU_LOG") == "1";
+  for (const auto read : {read_devices, read_memory, read_execution, read_rules_and_costs, read_queues}) {
+    if (auto wrong = read(config)) return *std::move(wrong);
+  }
   return config;
 }
 
