@@ -56,6 +56,105 @@ CUresult write_copy(wire::Buffer& body, const CopyBox& box) {
   return CUDA_SUCCESS;
 }
 
+// Writes the work of one node; `node` null: a node without work, where dependencies meet. add() fills in
+// `described` and the body of the record.
+class NodeWriter {
+ public:
+  NodeWriter(const GraphNode* node, Session& session, GraphExec::Node& described)
+      : node_(node), session_(session), described_(described) {}
+
+  CUresult add() {
+    return node_ ? std::visit([this](const auto& work) { return add(work); }, node_->work) : CUDA_SUCCESS;
+  }
+  const wire::Buffer& body() const { return body_; }
+  uint64_t context() const { return context_ ? context_->handle : 0; }
+
+ private:
+  // Work that needs no command: of empty nodes, and of nodes that are described otherwise.
+  CUresult add(const std::monostate&) { return CUDA_SUCCESS; }
+  CUresult add(const ChildWork&) { return CUDA_SUCCESS; }
+  CUresult add(const AllocWork&) { return CUDA_SUCCESS; }
+  CUresult add(const FreeWork&) { return CUDA_SUCCESS; }
+  CUresult add(const KernelWork& kernel) {
+    const CUresult result = start(GraphNodeKind::kernel);
+    put_body(body_, kernel.launch);
+    wire::Writer(body_).put_bytes(kernel.tail.data(), kernel.tail.size());
+    return result;
+  }
+  CUresult add(const FillWork& fill) {
+    const auto& params = fill.params;
+    if (params.width == 0 || params.height == 0) return CUDA_SUCCESS;
+    const CUresult result = start(GraphNodeKind::fill);
+    put_body(body_, wire::GraphFill{params.dst, params.pitch, params.value, params.elementSize, params.width,
+                                    params.height});
+    return result;
+  }
+  CUresult add(const CopyWork& copy) {
+    if (is_empty(copy.box)) return CUDA_SUCCESS;
+    if (copy.on_host()) return add_host_copy(copy);
+    const CUresult result = start(GraphNodeKind::copy);
+    if (result != CUDA_SUCCESS) return result;
+    if (!copy.array_copy) return write_copy(body_, copy.box);
+    put_body(body_, *copy.array_copy);
+    return CUDA_SUCCESS;
+  }
+  CUresult add(const HostWork& host) {
+    const CUresult result = start(GraphNodeKind::host);
+    call_back([params = host.params]() -> uint64_t {
+      params.fn(params.userData);
+      return 0;
+    });
+    return result;
+  }
+  CUresult add(const EventWork& event) {
+    const CUresult result = start(node_->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? GraphNodeKind::event_record
+                                                                                 : GraphNodeKind::event_wait);
+    put_body(body_, wire::GraphEvent{event.event});
+    return result;
+  }
+  CUresult add(const OperationsWork& memory) {
+    const CUresult result = start(GraphNodeKind::memory_operations);
+    wire::Writer(body_).put_bytes(memory.operations.data(),
+                                  memory.operations.size() * sizeof(CUstreamBatchMemOpParams));
+    return result;
+  }
+  CUresult add(const ConditionalWork& conditional) {
+    const CUresult result = start(GraphNodeKind::conditional);
+    put_body(body_, wire::GraphConditional{conditional.condition, conditional.type,
+                                           static_cast<uint32_t>(described_.bodies.size())});
+    wire::Writer(body_).put_bytes(described_.bodies.data(), described_.bodies.size() * sizeof(uint64_t));
+    return result;
+  }
+
+  CUresult add_host_copy(const CopyWork& copy) {
+    const CUresult result = start(GraphNodeKind::host);
+    call_back([box = copy.box, array_copy = copy.array_copy, handle = node_->context,
+               enabled = described_.enabled]() -> uint64_t {
+      Context* const context = find_context(handle);
+      if (!context || !enabled->load()) return 0;
+      return array_copy ? copy_array_now(*context, *array_copy) : copy_now(*context, box);
+    });
+    return result;
+  }
+
+  CUresult start(GraphNodeKind kind) {
+    described_.kind = kind;
+    context_ = find_context(node_->context);
+    if (!context_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context_->session == &session_ ? session_.before_call(context_) : CUDA_ERROR_NOT_SUPPORTED;
+  }
+  void call_back(std::function<uint64_t()> action) {
+    described_.callback = keep_host_function(session_, std::move(action));
+    put_body(body_, wire::GraphHost{described_.callback});
+  }
+
+  const GraphNode* node_;
+  Session& session_;
+  GraphExec::Node& described_;
+  Context* context_ = nullptr;
+  wire::Buffer body_;
+};
+
 }  // namespace
 
 GraphExec::~GraphExec() {
@@ -77,78 +176,16 @@ std::vector<uint64_t> GraphExec::callbacks() const {
 
 CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session,
                     GraphExec::Node& described) {
-  wire::Buffer body;
-  CUresult result = CUDA_SUCCESS;
-  Context* context = nullptr;
   described.type = node ? node->type : CU_GRAPH_NODE_TYPE_EMPTY;
   described.node = node ? node->handle : 0;
   described.kind = GraphNodeKind::empty;
   described.enabled = std::make_shared<std::atomic<bool>>(true);
-  const auto needs = [&](GraphNodeKind kind) {
-    described.kind = kind;
-    context = find_context(node->context);
-    if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return context->session == &session ? session.before_call(context) : CUDA_ERROR_NOT_SUPPORTED;
-  };
-  const auto call_back = [&](std::function<uint64_t()> action) {
-    described.callback = keep_host_function(session, std::move(action));
-    put_body(body, wire::GraphHost{described.callback});
-  };
-  if (!node) {
-    // a node without work, where dependencies meet
-  } else if (const auto* const kernel = std::get_if<KernelWork>(&node->work)) {
-    result = needs(GraphNodeKind::kernel);
-    put_body(body, kernel->launch);
-    wire::Writer(body).put_bytes(kernel->tail.data(), kernel->tail.size());
-  } else if (const auto* const fill = std::get_if<FillWork>(&node->work)) {
-    const auto& params = fill->params;
-    if (params.width != 0 && params.height != 0) {
-      result = needs(GraphNodeKind::fill);
-      put_body(body, wire::GraphFill{params.dst, params.pitch, params.value, params.elementSize, params.width,
-                                     params.height});
-    }
-  } else if (const auto* const copy = std::get_if<CopyWork>(&node->work)) {
-    if (is_empty(copy->box)) {
-      // nothing to do
-    } else if (!copy->on_host()) {
-      result = needs(GraphNodeKind::copy);
-      if (result == CUDA_SUCCESS && copy->array_copy)
-        put_body(body, *copy->array_copy);
-      else if (result == CUDA_SUCCESS)
-        result = write_copy(body, copy->box);
-    } else {
-      result = needs(GraphNodeKind::host);
-      call_back([box = copy->box, array_copy = copy->array_copy, handle = node->context,
-                 enabled = described.enabled]() -> uint64_t {
-        Context* const context = find_context(handle);
-        if (!context || !enabled->load()) return 0;
-        return array_copy ? copy_array_now(*context, *array_copy) : copy_now(*context, box);
-      });
-    }
-  } else if (const auto* const host = std::get_if<HostWork>(&node->work)) {
-    result = needs(GraphNodeKind::host);
-    call_back([params = host->params]() -> uint64_t {
-      params.fn(params.userData);
-      return 0;
-    });
-  } else if (const auto* const event = std::get_if<EventWork>(&node->work)) {
-    result = needs(node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? GraphNodeKind::event_record
-                                                                 : GraphNodeKind::event_wait);
-    put_body(body, wire::GraphEvent{event->event});
-  } else if (const auto* const memory = std::get_if<OperationsWork>(&node->work)) {
-    result = needs(GraphNodeKind::memory_operations);
-    wire::Writer(body).put_bytes(memory->operations.data(),
-                                 memory->operations.size() * sizeof(CUstreamBatchMemOpParams));
-  } else if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
-    result = needs(GraphNodeKind::conditional);
-    put_body(body, wire::GraphConditional{conditional->condition, conditional->type,
-                                          static_cast<uint32_t>(described.bodies.size())});
-    wire::Writer(body).put_bytes(described.bodies.data(), described.bodies.size() * sizeof(uint64_t));
-  }
-  if (result != CUDA_SUCCESS) return result;
+  NodeWriter work(node, session, described);
+  if (const CUresult result = work.add(); result != CUDA_SUCCESS) return result;
+  const wire::Buffer& body = work.body();
   writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()),
                              static_cast<uint32_t>(body.size()),
-                             static_cast<uint32_t>(described.edges.size()), context ? context->handle : 0});
+                             static_cast<uint32_t>(described.edges.size()), work.context()});
   writer.put_bytes(described.dependencies.data(), described.dependencies.size() * sizeof(uint32_t));
   writer.put_bytes(described.edges.data(), described.edges.size() * sizeof(wire::GraphEdge));
   writer.put_bytes(body.data(), body.size());
