@@ -131,6 +131,7 @@ class DeviceMemory {
   // --- Checkpoints (device_memory_checkpoint.cc) ---
   void add_pieces(CheckpointImage::Pieces& pieces);
 
+  // --- Frees, and the end of mappings (device_memory_frees.cc) ---
   // Frees mappings after `events` (already recorded) have passed and the present work of `streams` is done,
   // all of them of `context`. Without events and streams, the free only waits for earlier frees.
   CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
@@ -171,6 +172,11 @@ class DeviceMemory {
   }
 
  private:
+  // Memory that the client has freed counts as free, because CUDA's cuMemFree would have waited. So an
+  // allocation waits for pending frees, but for a limited time: they may depend on something that the client
+  // has yet to send.
+  static constexpr std::chrono::seconds kLongestSettle{10};
+
   struct Mapping {
     uint64_t size = 0;
     CUmemGenericAllocationHandle memory = 0;
