@@ -1,39 +1,14 @@
 #include "protocol/transport/transport.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <vector>
 
-#include "protocol/transport/backend.h"
 #include "protocol/transport/deadline.h"
-#include "protocol/transport/rdma_backend.h"
-#include "protocol/transport/shm/connection.h"
-#include "protocol/transport/shm/listener.h"
-#include "protocol/transport/tcp/connection.h"
-#include "protocol/transport/tcp/listener.h"
-#include "protocol/transport/tls/connection.h"
 
 namespace gpupool::transport {
 namespace {
-
-constexpr Backend kBackends[] = {
-    {"tcp", tcp::connect, tcp::listen, tcp::adopt},
-    {"tls", tls::connect, tls::listen, tls::adopt},
-    {"shm", shm::connect, shm::listen, shm::adopt},
-    {"rdma", rdma::connect, rdma::listen, rdma::adopt},
-};
-
-Result<const Backend*> find_backend(const std::string& scheme) {
-  std::string known;
-  for (const Backend& backend : kBackends) {
-    if (backend.scheme == scheme) return &backend;
-    known += (known.empty() ? "" : ", ") + std::string(backend.scheme);
-  }
-  return Error{ErrorCode::invalid, "unknown transport '" + scheme + "'; must be one of " + known};
-}
 
 Error bad_endpoint(const std::string& text, const std::string& why) {
   return {ErrorCode::invalid, "bad address '" + text + "': " + why +
@@ -52,12 +27,6 @@ std::string Endpoint::text() const {
   if (scheme == "shm") return scheme + "://" + host;
   const bool brackets = host.find(':') != std::string::npos;
   return scheme + "://" + (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
-}
-
-bool Endpoint::has_transport(const std::string& text) {
-  return std::any_of(std::begin(kBackends), std::end(kBackends), [&](const Backend& backend) {
-    return text.starts_with(std::string(backend.scheme) + "://");
-  });
 }
 
 Result<Endpoint> Endpoint::parse(const std::string& text) {
@@ -134,27 +103,6 @@ Result<void> Connection::send_descriptor(int, Deadline) {
 
 Result<int> Connection::receive_descriptor(Deadline) {
   return Error{ErrorCode::invalid, "the connection to " + peer() + " cannot pass descriptors"};
-}
-
-Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
-  const auto backend = find_backend(endpoint.scheme);
-  if (!backend) return backend.error();
-  return (*backend)->connect(endpoint, options);
-}
-
-Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options) {
-  const auto backend = find_backend(endpoint.scheme);
-  if (!backend) return backend.error();
-  return (*backend)->listen(endpoint, options);
-}
-
-Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options) {
-  const auto backend = find_backend(scheme);
-  if (!backend) {
-    if (descriptor >= 0) ::close(descriptor);
-    return backend.error();
-  }
-  return (*backend)->adopt(descriptor, options);
 }
 
 Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline,

@@ -1,5 +1,5 @@
 // pool-admin's commands for one poold. Each prints to stdout and returns the exit status, or throws Failure.
-// Called by pool_admin.cc; one thread.
+// Called by command/pool_admin.cc; one thread.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -21,6 +21,7 @@
 #include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
 #include "scheduler/service/streams.h"
+#include "scheduler/store/open/open_store.h"
 #include "scheduler/web/page.h"
 
 namespace gpupool::scheduler {

@@ -1,6 +1,6 @@
 // Interface of the scheduler's durable key-value store and of the election of a leader among several
 // schedulers. Only the leader of the current term can write; a write is atomic. Implementations: sqlite/,
-// etcd/.
+// etcd/; open/ makes them.
 //
 // Used by service/engine.h on its storing thread. Calls may block; one thread at a time, except for members
 // marked "any thread".
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "common/result.h"
-#include "protocol/transport/transport.h"
 #include "scheduler/store/write.h"
 
 namespace gpupool::scheduler {
@@ -44,13 +43,5 @@ class Store {
 
   virtual std::string describe() const = 0;  // the store's address, for messages
 };
-
-// Opens "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]", or "etcds://..." with TLS. `tls` names the
-// client's certificate files. etcd:// to another host requires `insecure`. ErrorCode::invalid: bad address or
-// files. ErrorCode::unavailable: the store cannot be used.
-Result<std::unique_ptr<Store>> open_store(const std::string& text, const transport::TlsOptions& tls = {},
-                                          bool insecure = false);
-// Checks the address as open_store() does (ErrorCode::invalid), without creating or opening anything.
-Result<void> check_store(const std::string& text, bool insecure);
 
 }  // namespace gpupool::scheduler

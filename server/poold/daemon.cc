@@ -25,7 +25,7 @@
 #include "protocol/transport/tls/certificate_watch.h"
 #include "server/poold/acceptor/acceptor.h"
 #include "server/poold/admin/administration.h"
-#include "server/poold/audit.h"
+#include "server/poold/admin/audit.h"
 #include "server/poold/check_host.h"
 #include "server/poold/configuration_warnings.h"
 #include "server/poold/install_paths.h"

@@ -10,7 +10,7 @@
 #include "common/settings/toml_values.h"
 #include "common/token/token.h"
 #include "common/version.h"
-#include "server/poold/networks.h"
+#include "server/sockets/networks.h"
 
 namespace gpupool::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/admission/peer_rates.h"
 #include "common/admission/suppressed_events.h"
 #include "server/poold/acceptor/acceptor.h"
-#include "server/poold/audit.h"
+#include "server/poold/admin/audit.h"
 
 namespace gpupool::server {
 

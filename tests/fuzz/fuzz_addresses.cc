@@ -9,7 +9,7 @@
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/transport.h"
 #include "scheduler/store/etcd/address.h"
-#include "server/poold/networks.h"
+#include "server/sockets/networks.h"
 
 using namespace gpupool;
 

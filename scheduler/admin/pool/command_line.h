@@ -1,4 +1,5 @@
-// pool-admin's command line for a pool's scheduler (pool-admin --scheduler). Called by pool_admin.cc.
+// pool-admin's command line for a pool's scheduler (pool-admin --scheduler). Called by
+// command/pool_admin.cc.
 #pragma once
 #include <array>
 #include <string_view>

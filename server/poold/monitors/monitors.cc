@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "protocol/wire/frame.h"
-#include "server/poold/monitors/byte_stream.h"
+#include "server/sockets/byte_stream.h"
 
 namespace gpupool::server {
 

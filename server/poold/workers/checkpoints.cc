@@ -11,7 +11,7 @@
 #include "common/version.h"
 #include "protocol/driver/cuda_header.h"
 #include "protocol/wire/frame.h"
-#include "server/poold/monitors/byte_stream.h"
+#include "server/sockets/byte_stream.h"
 
 namespace gpupool::server {
 

@@ -17,7 +17,7 @@
 
 #include "common/admission/token_bucket.h"
 #include "protocol/wire/peers.h"
-#include "server/poold/networks.h"
+#include "server/sockets/networks.h"
 
 namespace gpupool::server {
 

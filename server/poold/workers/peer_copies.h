@@ -6,10 +6,10 @@
 
 #include "protocol/wire/peers.h"
 #include "server/handover/handover.h"
-#include "server/poold/networks.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/peer_connections.h"
 #include "server/poold/workers/workers.h"
+#include "server/sockets/networks.h"
 
 namespace gpupool::server {
 

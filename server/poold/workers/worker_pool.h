@@ -25,7 +25,6 @@
 #include "server/confinement/cgroups.h"
 #include "server/confinement/worker_users.h"
 #include "server/handover/handover.h"
-#include "server/poold/networks.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/client_queue.h"
 #include "server/poold/workers/dumps.h"
@@ -42,6 +41,7 @@
 #include "server/poold/workers/tenant_partitions.h"
 #include "server/poold/workers/workers.h"
 #include "server/quota/accounts.h"
+#include "server/sockets/networks.h"
 #include "server/tenants/tenants.h"
 
 namespace gpupool::server {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "common/log/log.h"
-#include "scheduler/store/store.h"
+#include "scheduler/store/open/open_store.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <future>
 
-#include "scheduler/store/store.h"
+#include "scheduler/store/open/open_store.h"
 #include "tests/support/catch.h"
 #include "tests/support/etcd.h"
 #include "tests/support/raw_grpc.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/store/store.h"
+#include "scheduler/store/open/open_store.h"
 
 int main(int count, char** words) {
   using namespace gpupool::scheduler;

@@ -1,12 +1,11 @@
 // Tests of the contract of Store (store.h) for every kind of store. Several Store objects stand for several
 // processes.
-#include "scheduler/store/store.h"
-
 #include <signal.h>
 
 #include <algorithm>
 #include <thread>
 
+#include "scheduler/store/open/open_store.h"
 #include "tests/scheduler/store/kinds.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"

@@ -1,4 +1,4 @@
-#include "server/poold/networks.h"
+#include "server/sockets/networks.h"
 
 #include <algorithm>
 #include <asio/ip/address.hpp>

@@ -1,4 +1,4 @@
-#include "scheduler/store/store.h"
+#include "scheduler/store/open/open_store.h"
 
 #include "scheduler/store/etcd/etcd_store.h"
 #include "scheduler/store/sqlite/sqlite_store.h"

@@ -1,4 +1,4 @@
-#include "server/poold/monitors/byte_stream.h"
+#include "server/sockets/byte_stream.h"
 
 #include <asio/write.hpp>
 

@@ -1,4 +1,4 @@
-#include "server/poold/audit.h"
+#include "server/poold/admin/audit.h"
 
 #include <algorithm>
 #include <vector>
