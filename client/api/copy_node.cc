@@ -1,11 +1,12 @@
 // Copies that are nodes of graphs (client/graphs/graph.h).
 #include "client/api/copy_box.h"
-#include "client/api/host_function.h"
 #include "client/copies/transfer.h"
+#include "client/graphs/graph.h"
 #include "client/memory/array.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/host_range.h"
 #include "client/process/log.h"
+#include "client/streams/host_function.h"
 #include "client/streams/side_stream.h"
 
 namespace gpupool::client {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/api/host_function.h"
 #include "client/copies/transfer.h"
 #include "client/graphs/capture.h"
 #include "client/memory/compared_copies.h"
 #include "client/memory/host_memory.h"
 #include "client/memory/shared_name.h"
+#include "client/streams/host_function.h"
 #include "client/streams/side_stream.h"
 
 namespace gpupool::client {

@@ -2,10 +2,10 @@
 #include <cstring>
 
 #include "client/api/device_range.h"
-#include "client/api/host_function.h"
 #include "client/graphs/capture.h"
 #include "client/memory/compared_copies.h"
 #include "client/memory/host_memory.h"
+#include "client/streams/host_function.h"
 #include "client/streams/side_stream.h"
 #include "protocol/driver/exports.h"
 

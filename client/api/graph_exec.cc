@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "client/api/graph.h"
-#include "client/api/host_function.h"
 #include "client/graphs/capture.h"
 #include "client/graphs/graph_memory.h"
 #include "client/memory/compared_copies.h"
 #include "client/memory/mirrors.h"
+#include "client/streams/host_function.h"
 #include "protocol/driver/exports.h"
 #include "protocol/wire/graphs.h"
 

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "client/api/graph_node_kinds.h"
-#include "client/api/host_function.h"
 #include "client/graphs/graph_exec.h"
+#include "client/streams/host_function.h"
 #include "protocol/driver/exports.h"
 #include "protocol/wire/graphs.h"
 

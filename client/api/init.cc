@@ -1,8 +1,8 @@
 // Start-up: cuInit, versions, error names, symbol look-up and export tables. Only cuInit uses the network.
 #include <atomic>
 
-#include "client/api/trace.h"
 #include "client/process/driver_version.h"
+#include "client/process/trace.h"
 #include "client/session/call.h"
 #include "protocol/calls/errors.h"
 #include "protocol/driver/driver_version.h"

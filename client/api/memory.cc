@@ -14,6 +14,7 @@
 #include "client/memory/mirrors.h"
 #include "client/memory/virtual_memory.h"
 #include "client/streams/side_stream.h"
+#include "client/streams/stream.h"
 #include "protocol/driver/exports.h"
 #include "protocol/wire/commands.h"
 

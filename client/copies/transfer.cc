@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
-#include "client/api/host_function.h"
 #include "client/copies/bulk_parts.h"
 #include "client/memory/host_memory.h"
 #include "client/session/call.h"
+#include "client/streams/host_function.h"
 #include "protocol/wire/copies.h"
 
 namespace gpupool::client {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "client/streams/stream.h"
+
 namespace gpupool::client::capture {
 
 constinit std::atomic<int> streams{0};

@@ -87,7 +87,4 @@ void forget_stream(CUstream stream);
 
 }  // namespace capture
 
-// client/api/stream.cc: true if the stream synchronises with the legacy null stream.
-bool is_blocking(uint64_t stream);
-
 }  // namespace gpupool::client

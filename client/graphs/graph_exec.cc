@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/api/host_function.h"
 #include "client/memory/array.h"
+#include "client/streams/host_function.h"
 
 namespace gpupool::client {
 namespace {

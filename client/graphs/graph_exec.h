@@ -2,9 +2,9 @@
 // is one command. The server keeps the executable graph; the client remembers how its nodes correspond to the
 // program's.
 //
-// Nodes that access the program's memory or call its functions run in the client (client/api/host_function.h)
-// while the server holds the launch. Call everything with graph_mutex() held, except functions documented
-// otherwise. Any thread.
+// Nodes that access the program's memory or call its functions run in the client
+// (client/streams/host_function.h) while the server holds the launch. Call everything with graph_mutex()
+// held, except functions documented otherwise. Any thread.
 #pragma once
 #include <atomic>
 #include <set>

@@ -4,10 +4,11 @@
 #include <mutex>
 #include <vector>
 
-#include "client/graphs/graph.h"
 #include "client/session/call.h"
 
 namespace gpupool::client {
+
+struct CopyWork;  // client/graphs/graph.h
 
 struct Array : Object {
   CUDA_ARRAY3D_DESCRIPTOR shape{};

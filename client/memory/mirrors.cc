@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "client/copies/transfer.h"
-#include "client/graphs/capture.h"
 #include "client/memory/mirror.h"
 #include "client/process/log.h"
 #include "client/session/call.h"
+#include "client/streams/stream.h"
 
 namespace gpupool::client {
 namespace {

@@ -39,7 +39,8 @@ struct PreviousHandler {
 
 // [0]: all other faults, which may wait for a host function; [1]: faults of host functions.
 constexpr int kFaultThreads = 2;
-constexpr int kHostFunctionThreads = 2;  // the program's functions; late copies (client/api/host_function.cc)
+constexpr int kHostFunctionThreads =
+    2;  // the program's functions; late copies (client/streams/host_function.cc)
 constexpr size_t kMostNested = 64;
 
 // Constant-initialised, because the handler may run at any time.

@@ -10,12 +10,12 @@
 #include <mutex>
 #include <thread>
 
-#include "client/api/host_function.h"
-#include "client/api/trace.h"
 #include "client/lease/file.h"
 #include "client/lease/helper.h"
 #include "client/memory/busy_addresses.h"
 #include "client/process/log.h"
+#include "client/process/trace.h"
+#include "client/streams/host_function.h"
 #include "protocol/driver/driver_log.h"
 #include "protocol/wire/commands.h"
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <span>
 
-#include "client/api/trace.h"
+#include "client/process/trace.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"

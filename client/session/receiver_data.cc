@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/api/trace.h"
+#include "client/process/trace.h"
 #include "client/session/receiver.h"
 #include "protocol/wire/rows.h"
 

@@ -22,6 +22,9 @@ struct StreamFacts {
 };
 CUresult describe_stream(CUstream stream, StreamFacts* facts);
 
+// client/api/stream.cc: true if the stream synchronises with the legacy null stream.
+bool is_blocking(uint64_t stream);
+
 // Clamps to the priority range of the context's streams, as CUDA does; lower is more urgent. 0 needs no round
 // trip; otherwise the server is asked once.
 CUresult clamp_priority(Context& context, int* priority);

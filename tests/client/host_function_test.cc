@@ -1,5 +1,5 @@
 // Tests host functions against a fake worker: when they run, in which order, and when they do not.
-#include "client/api/host_function.h"
+#include "client/streams/host_function.h"
 
 #include <chrono>
 #include <condition_variable>

@@ -1,6 +1,6 @@
 // Tests the statistics of GPUPOOL_TRACE and GPUPOOL_STATS, which a process prints when it exits: each case is
 // a child process.
-#include "client/api/trace.h"
+#include "client/process/trace.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

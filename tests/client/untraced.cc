@@ -1,5 +1,5 @@
-// Replaces client/api/trace.cc in tests of single files of the client: traces nothing.
-#include "client/api/trace.h"
+// Replaces client/process/trace.cc in tests of single files of the client: traces nothing.
+#include "client/process/trace.h"
 
 namespace gpupool::client::trace {
 

@@ -2,12 +2,12 @@
 // replays the input. All waits must end, and nothing may be written outside a copy's destination.
 #include <cstdlib>
 
-#include "client/api/trace.h"
+#include "client/process/trace.h"
 #include "client/session/quota_refusals.h"
 #include "client/session/receiver.h"
 #include "tests/fuzz/played_connection.h"
 
-// Replaces client/api/trace.cc: traces nothing.
+// Replaces client/process/trace.cc: traces nothing.
 namespace gpupool::client::trace {
 std::atomic<bool> enabled{false};
 void count_received(uint16_t, size_t) {}

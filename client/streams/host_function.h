@@ -23,6 +23,16 @@ bool host_functions_pending();
 // returned and the stream whose handle it returned (0: none) has done its present work.
 CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<uint64_t()> action);
 
+// A function of the program: that of cuLaunchHostFunc, or the one of cuStreamAddCallback with the stream that
+// it is told.
+struct ProgramFunction {
+  CUhostFn function = nullptr;
+  CUstreamCallback callback = nullptr;
+  CUstream stream = nullptr;
+  void* user = nullptr;
+};
+CUresult run_in_stream(Session& session, Context& context, CUstream stream, const ProgramFunction& function);
+
 // The same for a graph node: returns an id; `action` runs each time the server announces that id, until it is
 // forgotten and no launch is pending.
 uint64_t keep_host_function(Session& session, std::function<uint64_t()> action);

@@ -1,4 +1,4 @@
-#include "client/api/trace.h"
+#include "client/process/trace.h"
 
 #include <fcntl.h>
 #include <unistd.h>
