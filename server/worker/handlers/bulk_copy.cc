@@ -22,8 +22,8 @@ DeviceRows rows_of(const wire::BulkCopy& copy) {
 }
 
 // A reply ends every copy. If the command does not want a reply, its error is also deferred to a later reply.
-Outcome fail(Session& session, const Command& command, CUresult why) {
-  if (!command.wants_reply()) session.outbox.send(wire::MessageKind::reply, why, command.header.sequence);
+Outcome fail(Outbox& outbox, const Command& command, CUresult why) {
+  if (!command.wants_reply()) outbox.send(wire::MessageKind::reply, why, command.header.sequence);
   return why;
 }
 
@@ -80,17 +80,17 @@ Outcome bulk_from_device(Session& session, Command& command) {
   session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(copy->stream);
   if (!stream)
-    return fail(session, command,
+    return fail(session.outbox, command,
                 session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
   if (!touched || !session.memory.owns(copy->device, *touched))
-    return fail(session, command, CUDA_ERROR_INVALID_VALUE);
-  if (!session.copies.connections.any()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
+    return fail(session.outbox, command, CUDA_ERROR_INVALID_VALUE);
+  if (!session.copies.connections.any()) return fail(session.outbox, command, CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
   const CUresult deferred = command.wants_reply() ? session.replies.take_deferred() : CUDA_SUCCESS;
   const CUresult result = OutgoingCopy::start(session.copies, {OutgoingCopy::Way::links}, *stream,
                                               rows_of(*copy), command.header.sequence, deferred);
-  return result == CUDA_SUCCESS ? Outcome::parked() : fail(session, command, result);
+  return result == CUDA_SUCCESS ? Outcome::parked() : fail(session.outbox, command, result);
 }
 
 namespace {
@@ -106,22 +106,22 @@ Outcome direct_copy(Session& session, Command& command, bool to_device) {
   StreamState* const stream =
       passes ? session.table.find_stream(rows.stream) : session.table.use_stream(rows.stream);
   if (!stream)
-    return fail(session, command,
+    return fail(session.outbox, command,
                 session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   if (passes) session.contexts.note_use_unordered(*stream);
   const auto touched = extent(rows.pitch, rows.width, rows.rows);
   if (!touched || !session.memory.owns(rows.device, *touched) ||
       copy->memory > ~uint64_t{0} - rows.width * rows.rows) {
-    return fail(session, command, CUDA_ERROR_INVALID_VALUE);
+    return fail(session.outbox, command, CUDA_ERROR_INVALID_VALUE);
   }
-  if (!session.copies.remote.memory()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
+  if (!session.copies.remote.memory()) return fail(session.outbox, command, CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
   const CUresult deferred = command.wants_reply() ? session.replies.take_deferred() : CUDA_SUCCESS;
   const bool orders_streams = (rows.flags & wire::kCopyOrdersStreams) != 0;
   const CUresult result = RemoteCopy::start(session.copies, *stream, rows_of(rows),
                                             {copy->memory, copy->key, to_device, orders_streams},
                                             command.header.sequence, deferred);
-  return result == CUDA_SUCCESS ? Outcome::parked() : fail(session, command, result);
+  return result == CUDA_SUCCESS ? Outcome::parked() : fail(session.outbox, command, result);
 }
 
 }  // namespace

@@ -7,9 +7,9 @@ namespace {
 
 // Translates the body's device to the library's number; -1: the session has no such device.
 template <class Body>
-std::optional<Body> with_device(Session& session, Command& command) {
+std::optional<Body> with_device(const VisibleDevices& visible, Command& command) {
   auto body = read_exact_body<Body>(command);
-  if (body) body->device = session.start.visible.find(body->device).value_or(-1);
+  if (body) body->device = visible.find(body->device).value_or(-1);
   return body;
 }
 
@@ -33,19 +33,20 @@ uint32_t flags_for_driver(uint32_t flags) {
 // Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {
  public:
-  Retire(Session& session, const Command& command) : session_(session), sequence_(command.header.sequence) {}
-  ~Retire() { session_.memory.retire(sequence_); }
+  Retire(DeviceMemory& memory, const Command& command)
+      : memory_(memory), sequence_(command.header.sequence) {}
+  ~Retire() { memory_.retire(sequence_); }
 
  private:
-  Session& session_;
+  DeviceMemory& memory_;
   const uint64_t sequence_;
 };
 
 // Removes the context from the worker's tables. The caller destroys it on the device next.
-void remove(Session& session, ContextState& context) {
-  session.contexts.enter(nullptr);
-  session.table.unbind(context.handle);
-  session.contexts.remove(context.handle);
+void remove(Contexts& contexts, HandleTable& table, ContextState& context) {
+  contexts.enter(nullptr);
+  table.unbind(context.handle);
+  contexts.remove(context.handle);
 }
 
 void add(Session& session, uint64_t handle, CUcontext object, int device, bool primary, GreenContext green,
@@ -59,20 +60,20 @@ void add(Session& session, uint64_t handle, CUcontext object, int device, bool p
 
 // `create` creates a green context and its CUcontext.
 template <class Create>
-CUresult make_green(Session& session, int device, CUcontext* object, Create&& create) {
+CUresult make_green(const DeviceApi& api, int device, CUcontext* object, Create&& create) {
   CUcontext primary = nullptr;
-  CUresult result = session.api.cuDevicePrimaryCtxRetain(&primary, device);
+  CUresult result = api.cuDevicePrimaryCtxRetain(&primary, device);
   if (result != CUDA_SUCCESS) return result;
   result = create();
   if (result == CUDA_SUCCESS) set_primary_of(*object, primary);
-  session.api.cuDevicePrimaryCtxRelease_v2(device);  // the green context retains it
+  api.cuDevicePrimaryCtxRelease_v2(device);  // the green context retains it
   return result;
 }
 
 // Creates a green context on the session's multiprocessors, for a session that does not have the whole
 // device.
 CUresult make_green(Session& session, int device, GreenContext* green, CUcontext* object) {
-  return make_green(session, device, object, [&] {
+  return make_green(session.api, device, object, [&] {
     return session.partition.create(device, session.start.groups_of(device), green, object);
   });
 }
@@ -90,7 +91,7 @@ bool destroy_green_contexts(Session& session, const ContextState& primary) {
     if (!leave(session, context)) return false;
     const CUcontext object = context.object;
     const GreenContext green = context.green;
-    remove(session, context);
+    remove(session.contexts, session.table, context);
     destroy_context_object(session, object, false, green);
   }
   return true;
@@ -107,7 +108,7 @@ Outcome create_green(Session& session, const wire::CreateContext& body, uint64_t
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
-  CUresult result = make_green(session, body.device, &object, [&] {
+  CUresult result = make_green(session.api, body.device, &object, [&] {
     return session.partition.create(body.device, static_cast<CUdevResourceDesc>(*description), &green,
                                     &object);
   });
@@ -131,7 +132,7 @@ Outcome create_green(Session&, const wire::CreateContext&, uint64_t) {
 }  // namespace
 
 Outcome retain_primary_context(Session& session, Command& command) {
-  const auto body = with_device<wire::PrimaryContext>(session, command);
+  const auto body = with_device<wire::PrimaryContext>(session.start.visible, command);
   if (!body || !is_context_handle(body->handle)) return bad_body();
   if (body->device < 0) return CUDA_ERROR_INVALID_DEVICE;
   ContextState* const known = session.contexts.find_primary(body->device);
@@ -168,9 +169,9 @@ Outcome retain_primary_context(Session& session, Command& command) {
 }
 
 Outcome release_primary_context(Session& session, Command& command) {
-  const auto body = with_device<wire::PrimaryContext>(session, command);
+  const auto body = with_device<wire::PrimaryContext>(session.start.visible, command);
   if (!body) return bad_body();
-  const Retire retire(session, command);
+  const Retire retire(session.memory, command);
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
@@ -179,15 +180,15 @@ Outcome release_primary_context(Session& session, Command& command) {
   if (!leave(session, *context)) return context_wait_failed();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
-  remove(session, *context);
+  remove(session.contexts, session.table, *context);
   destroy_context_object(session, object, true, green);
   return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
 }
 
 Outcome reset_primary_context(Session& session, Command& command) {
-  const auto body = with_device<wire::PrimaryContext>(session, command);
+  const auto body = with_device<wire::PrimaryContext>(session.start.visible, command);
   if (!body) return bad_body();
-  const Retire retire(session, command);
+  const Retire retire(session.memory, command);
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context) return CUDA_SUCCESS;  // nothing to reset
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
@@ -198,7 +199,7 @@ Outcome reset_primary_context(Session& session, Command& command) {
   const unsigned retained = context->retained;
   const CUcontext object = context->object;
   const GreenContext green = context->green;
-  remove(session, *context);
+  remove(session.contexts, session.table, *context);
   CUresult result = destroy_context_object(session, object, true, green);
   // A reset would destroy other green contexts of the primary context. Where the session uses one, the
   // primary context is only released.
@@ -242,14 +243,14 @@ Outcome create_context(Session& session, Command& command) {
 Outcome destroy_context(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyContext>(command);
   if (!body) return bad_body();
-  const Retire retire(session, command);
+  const Retire retire(session.memory, command);
   ContextState* const context = session.contexts.find(body->handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
   if (!leave(session, *context)) return context_wait_failed();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
-  remove(session, *context);
+  remove(session.contexts, session.table, *context);
   return destroy_context_object(session, object, false, green);
 }
 

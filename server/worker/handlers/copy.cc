@@ -31,11 +31,11 @@ CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std:
 }
 
 // Discards the payload, so that the next command is found.
-Outcome refuse(Session& session, CUresult why) {
+Outcome refuse(Inbox& inbox, CUresult why) {
   std::byte drain[16 * 1024];
-  while (session.inbox.body_left() != 0) {
-    const std::span<std::byte> part(drain, std::min(sizeof drain, session.inbox.body_left()));
-    if (!session.inbox.read_into(part)) return Outcome::lost();
+  while (inbox.body_left() != 0) {
+    const std::span<std::byte> part(drain, std::min(sizeof drain, inbox.body_left()));
+    if (!inbox.read_into(part)) return Outcome::lost();
   }
   return why;
 }
@@ -63,28 +63,28 @@ CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pi
 }
 
 // Enqueues one piece: a copy from the device to staging memory, and an event that reports its completion.
-CUresult enqueue(Session& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch,
+CUresult enqueue(Copies& copies, StreamState& stream, const Rectangle& rectangle, uint64_t pitch,
                  CopyPiece piece) {
   ContextState& context = *stream.context;
   piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
-  piece.chunk = session.copies.staging.acquire(context, piece.size);
+  piece.chunk = copies.staging.acquire(context, piece.size);
   if (!piece.chunk) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = copy_rows_out(session.api, rectangle, pitch, piece.chunk->data, stream.stream);
+  CUresult result = copy_rows_out(copies.api, rectangle, pitch, piece.chunk->data, stream.stream);
   if (result == CUDA_SUCCESS) {
     piece.event = context.events->take();
     if (!piece.event) {
       // No event available: the piece is ready when pushed.
-      result = session.api.cuStreamSynchronize(stream.stream);
-    } else if (result = session.api.cuEventRecord(piece.event, stream.stream); result != CUDA_SUCCESS) {
+      result = copies.api.cuStreamSynchronize(stream.stream);
+    } else if (result = copies.api.cuEventRecord(piece.event, stream.stream); result != CUDA_SUCCESS) {
       context.events->give(piece.event);
-      session.api.cuStreamSynchronize(stream.stream);
+      copies.api.cuStreamSynchronize(stream.stream);
     }
   }
   if (result != CUDA_SUCCESS) {
-    session.copies.staging.give_back(piece.chunk);
+    copies.staging.give_back(piece.chunk);
     return result;
   }
-  session.copies.small.push(stream, piece);
+  copies.small.push(stream, piece);
   return CUDA_SUCCESS;
 }
 
@@ -103,7 +103,7 @@ bool send_at_once(Session& session, StreamState& stream, const wire::CopyFromDev
   return true;
 }
 
-CUresult enqueue_all(Session& session, StreamState& stream, const wire::CopyFromDevice& copy,
+CUresult enqueue_all(Copies& copies, StreamState& stream, const wire::CopyFromDevice& copy,
                      uint64_t sequence) {
   uint64_t offset = 0;
   if (copy.width > kLargePiece) {
@@ -112,10 +112,10 @@ CUresult enqueue_all(Session& session, StreamState& stream, const wire::CopyFrom
         const uint64_t part = std::min<uint64_t>(kLargePiece, copy.width - start);
         const Rectangle rectangle{copy.source + row * copy.pitch + start, part, 1};
         const CUresult result =
-            enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
+            enqueue(copies, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
         if (result != CUDA_SUCCESS) return result;
         offset += part;
-        session.copies.small.serve(stream);
+        copies.small.serve(stream);
       }
     }
     return CUDA_SUCCESS;
@@ -125,10 +125,10 @@ CUresult enqueue_all(Session& session, StreamState& stream, const wire::CopyFrom
     const Rectangle rectangle{copy.source + row * copy.pitch, copy.width,
                               std::min(rows_per_piece, copy.rows - row)};
     const CUresult result =
-        enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
+        enqueue(copies, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
     if (result != CUDA_SUCCESS) return result;
     offset += rectangle.width * rectangle.rows;
-    if (copy.rows > rows_per_piece) session.copies.small.serve(stream);
+    if (copy.rows > rows_per_piece) copies.small.serve(stream);
   }
   return CUDA_SUCCESS;
 }
@@ -153,11 +153,11 @@ Outcome copy_to_device(Session& session, Command& command) {
       passes ? session.table.find_stream(copy.stream) : session.table.use_stream(copy.stream);
   if (stream && passes) session.contexts.note_use_unordered(*stream);
   if (!stream) {
-    return refuse(session,
+    return refuse(session.inbox,
                   session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   }
   if (!touched || !session.memory.owns(copy.destination, *touched))
-    return refuse(session, CUDA_ERROR_INVALID_VALUE);
+    return refuse(session.inbox, CUDA_ERROR_INVALID_VALUE);
   session.contexts.enter(stream->context);
   const auto enqueued = [&](CUresult result) {
     if (result == CUDA_SUCCESS && (copy.flags & wire::kCopyOrdersStreams) != 0)
@@ -173,12 +173,12 @@ Outcome copy_to_device(Session& session, Command& command) {
   }
   if (bytes <= Staging::kSlabPart) {
     std::byte* const place = session.copies.staging.slab_place(*stream, bytes);
-    if (!place) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
+    if (!place) return refuse(session.inbox, CUDA_ERROR_OUT_OF_MEMORY);
     if (!session.inbox.read_into({place, bytes})) return Outcome::lost();
     return enqueued(copy_rows_in(session.api, copy, place, stream->stream));
   }
   StagingChunk* const chunk = session.copies.staging.acquire(*stream->context, bytes);
-  if (!chunk) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
+  if (!chunk) return refuse(session.inbox, CUDA_ERROR_OUT_OF_MEMORY);
   if (!session.inbox.read_into({chunk->data, bytes})) {
     session.copies.staging.give_back(chunk);
     return Outcome::lost();
@@ -228,7 +228,7 @@ Outcome copy_from_device(Session& session, Command& command) {
     return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
   }
   CopyPiece reply{.sequence = sequence};
-  reply.result = enqueue_all(session, *stream, *copy, sequence);
+  reply.result = enqueue_all(session.copies, *stream, *copy, sequence);
   if (command.wants_reply()) {
     if (reply.result == CUDA_SUCCESS) reply.result = session.replies.take_deferred();
   } else {

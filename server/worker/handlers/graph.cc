@@ -5,8 +5,8 @@
 namespace gpupool::worker::commands {
 namespace {
 
-Outcome with_result(Session& session, CUresult outcome, const wire::GraphResult& result) {
-  wire::Writer(session.replies.body).put(result);
+Outcome with_result(Replies& replies, CUresult outcome, const wire::GraphResult& result) {
+  wire::Writer(replies.body).put(result);
   return outcome;
 }
 
@@ -37,7 +37,7 @@ Outcome instantiate_graph(Session& session, Command& command) {
   if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   wire::GraphResult result{wire::kGraphInstantiateError, wire::kNoGraphNode};
   const CUresult outcome = session.graphs.instantiate(*body, result);
-  return with_result(session, outcome, result);
+  return with_result(session.replies, outcome, result);
 }
 
 Outcome update_graph(Session& session, Command& command) {
@@ -46,7 +46,7 @@ Outcome update_graph(Session& session, Command& command) {
   session.contexts.enter_named(command.header.context);
   wire::GraphResult result{CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
   const CUresult outcome = session.graphs.update(*body, result, !command.wants_reply());
-  return with_result(session, outcome, result);
+  return with_result(session.replies, outcome, result);
 }
 
 Outcome set_graph_node(Session& session, Command& command) {

@@ -28,14 +28,14 @@ enum LaunchAttribute : unsigned {
 
 // Launches a kernel after charging its local memory to the quota.
 template <class F>
-CUresult launch_in_quota(Session& session, StreamState& stream, const HandleTable::Launchable& kernel,
-                         const WorkKind& kind, F&& launch) {
+CUresult launch_in_quota(MemoryCharges& charges, ComputeGate& compute, StreamState& stream,
+                         const HandleTable::Launchable& kernel, const WorkKind& kind, F&& launch) {
   ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
   const ContextState::LocalMemory before = context.local;
-  CUresult result = session.memory_charges.charge_local_memory(context, kernel);
+  CUresult result = charges.charge_local_memory(context, kernel);
   if (result != CUDA_SUCCESS) return result;
-  result = session.compute.run(stream, kind, launch);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) session.memory_charges.restore_local_memory(context, before);
+  result = compute.run(stream, kind, launch);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) charges.restore_local_memory(context, before);
   return result;
 }
 
@@ -118,7 +118,7 @@ Outcome launch(Session& session, Command& command) {
   const WorkKind kind = kernel_kind(function, uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
                                     uint64_t{launch.block[0]} * launch.block[1] * launch.block[2]);
   if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
-    return launch_in_quota(session, *stream, *kernel, kind, [&] {
+    return launch_in_quota(session.memory_charges, session.compute, *stream, *kernel, kind, [&] {
       return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
                                         launch.block[0], launch.block[1], launch.block[2],
                                         launch.shared_bytes, stream->stream, nullptr, packed);
@@ -148,7 +148,7 @@ Outcome launch(Session& session, Command& command) {
   config.hStream = stream->stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  return launch_in_quota(session, *stream, *kernel, kind,
+  return launch_in_quota(session.memory_charges, session.compute, *stream, *kernel, kind,
                          [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
 }
 

@@ -19,9 +19,9 @@ std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uin
 }
 
 // Makes the linker's context current. Returns false if there is no such linker.
-bool enter_linker(Session& session, uint64_t linker) {
-  const ContextState* const context = session.code.linkers.context_of(linker);
-  if (context) session.contexts.enter(const_cast<ContextState*>(context));
+bool enter_linker(Contexts& contexts, const Linkers& linkers, uint64_t linker) {
+  const ContextState* const context = linkers.context_of(linker);
+  if (context) contexts.enter(const_cast<ContextState*>(context));
   return context != nullptr;
 }
 
@@ -42,7 +42,7 @@ Outcome add_link_input(Session& session, Command& command) {
   const std::string name(command.body.get_text());
   if (!options || !command.body.finished()) return bad_body();
   const auto uploaded = session.code.uploads.take(body.upload);
-  if (!enter_linker(session, body.linker)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!enter_linker(session.contexts, session.code.linkers, body.linker)) return CUDA_ERROR_INVALID_HANDLE;
   if (!uploaded) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto bytes = std::span<const std::byte>(*uploaded).first(uploaded->size() - 1);
   const auto type = static_cast<CUjitInputType>(body.type);
@@ -60,7 +60,7 @@ Outcome add_link_input(Session& session, Command& command) {
 Outcome complete_link(Session& session, Command& command) {
   const auto body = read_exact_body<wire::CompleteLink>(command);
   if (!body) return bad_body();
-  if (!enter_linker(session, body->linker)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!enter_linker(session.contexts, session.code.linkers, body->linker)) return CUDA_ERROR_INVALID_HANDLE;
   wire::LinkedImage made{};
   std::string log;
   const CUresult result = session.code.linkers.complete(body->linker, &made.size, log);
@@ -81,7 +81,8 @@ Outcome linked_image(Session& session, Command& command) {
 Outcome destroy_linker(Session& session, Command& command) {
   const auto body = read_exact_body<wire::DestroyLinker>(command);
   if (!body) return bad_body();
-  if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // destroyed with its context
+  if (!enter_linker(session.contexts, session.code.linkers, body->linker))
+    return CUDA_SUCCESS;  // destroyed with its context
   return session.code.linkers.destroy(body->linker);
 }
 

@@ -20,14 +20,14 @@ bool with_text(Command& command, T& body, std::string& text) {
 }
 
 // The device whose attributes apply to a kernel; without a context, device 0.
-CUdevice device_of(const Session& session) {
-  const ContextState* const context = session.contexts.current();
+CUdevice device_of(const Contexts& contexts) {
+  const ContextState* const context = contexts.current();
   return context ? context->device : 0;
 }
 
-Outcome describe(Session& session, wire::FunctionInfo& info, std::vector<wire::ParameterInfo>& parameters) {
+Outcome describe(Replies& replies, wire::FunctionInfo& info, std::vector<wire::ParameterInfo>& parameters) {
   info.parameter_count = static_cast<uint32_t>(parameters.size());
-  wire::Writer writer(session.replies.body);
+  wire::Writer writer(replies.body);
   writer.put(info);
   writer.put_bytes(parameters.data(), parameters.size() * sizeof(wire::ParameterInfo));
   return CUDA_SUCCESS;
@@ -36,10 +36,10 @@ Outcome describe(Session& session, wire::FunctionInfo& info, std::vector<wire::P
 // Returns the parameters in order, from the image if it was kept, else from the driver (`ask`:
 // cu*GetParamInfo of one parameter).
 template <class Ask>
-std::vector<wire::ParameterInfo> parameters_of(Session& session, uint64_t owner, const std::string& name,
+std::vector<wire::ParameterInfo> parameters_of(const Images& images, uint64_t owner, const std::string& name,
                                                Ask&& ask) {
   std::vector<wire::ParameterInfo> parameters;
-  if (const auto* const layout = session.code.images.layout(owner, name)) {
+  if (const auto* const layout = images.layout(owner, name)) {
     for (const cuda::KernelParam& parameter : *layout)
       parameters.push_back({parameter.offset, parameter.size});
     return parameters;
@@ -88,7 +88,7 @@ struct RequestedImage {
   }
 };
 
-RequestedImage take_image(Session& session, Command& command, Kind kind) {
+RequestedImage take_image(Code& code, Command& command, Kind kind) {
   RequestedImage wanted;
   wanted.body = command.body.get<wire::LoadImage>();
   if (wanted.body.upload == 0) wanted.name = command.body.get<wire::ImageName>();
@@ -104,10 +104,9 @@ RequestedImage take_image(Session& session, Command& command, Kind kind) {
   });
   if (wanted.malformed) return wanted;
   if (wanted.name) {
-    if (auto cached = session.code.cached_images.take(*wanted.name))
-      wanted.cached.emplace(std::move(*cached));
+    if (auto cached = code.cached_images.take(*wanted.name)) wanted.cached.emplace(std::move(*cached));
   } else {
-    wanted.uploaded = session.code.uploads.take(wanted.body.upload);
+    wanted.uploaded = code.uploads.take(wanted.body.upload);
   }
   return wanted;
 }
@@ -151,7 +150,7 @@ bool may_load(const Session& session) {
 }
 
 Outcome load_module(Session& session, Command& command) {
-  const RequestedImage wanted = take_image(session, command, Kind::module);
+  const RequestedImage wanted = take_image(session.code, command, Kind::module);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -160,12 +159,12 @@ Outcome load_module(Session& session, Command& command) {
   return finish_load(
       session, wanted, Kind::module,
       session.code.images.load_module(
-          handle, device_of(session), wanted.bundle(), wanted.options,
+          handle, device_of(session.contexts), wanted.bundle(), wanted.options,
           [&](const cuda::Image& image) { return session.memory_charges.add_module(handle, image); }));
 }
 
 Outcome load_library(Session& session, Command& command) {
-  const RequestedImage wanted = take_image(session, command, Kind::library);
+  const RequestedImage wanted = take_image(session.code, command, Kind::library);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   session.contexts.enter_named(command.header.context);
@@ -174,7 +173,7 @@ Outcome load_library(Session& session, Command& command) {
   return finish_load(
       session, wanted, Kind::library,
       session.code.images.load_library(
-          handle, device_of(session), wanted.bundle(), wanted.options,
+          handle, device_of(session.contexts), wanted.bundle(), wanted.options,
           [&](const cuda::Image& image) { return session.memory_charges.add_library(handle, image); }));
 }
 
@@ -199,13 +198,15 @@ Outcome get_function(Session& session, Command& command) {
       info.attributes[i] = value;
     }
   }
-  auto parameters = parameters_of(session, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
+  auto parameters =
+      parameters_of(session.code.images, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
 #if CUDA_VERSION >= 12040
-    if (session.api.cuFuncGetParamInfo) return session.api.cuFuncGetParamInfo(function, index, offset, size);
+        if (session.api.cuFuncGetParamInfo)
+          return session.api.cuFuncGetParamInfo(function, index, offset, size);
 #endif
-    return CUDA_ERROR_NOT_SUPPORTED;
-  });
-  return describe(session, info, parameters);
+        return CUDA_ERROR_NOT_SUPPORTED;
+      });
+  return describe(session.replies, info, parameters);
 }
 
 #if CUDA_VERSION >= 12000
@@ -228,18 +229,19 @@ Outcome get_kernel(Session& session, Command& command) {
   for (uint32_t i = 0; i < wire::kFunctionAttributes && session.api.cuKernelGetAttribute; ++i) {
     int value = 0;
     if (session.api.cuKernelGetAttribute(&value, static_cast<CUfunction_attribute>(i), kernel,
-                                         device_of(session)) == CUDA_SUCCESS) {
+                                         device_of(session.contexts)) == CUDA_SUCCESS) {
       info.attributes[i] = value;
     }
   }
-  auto parameters = parameters_of(session, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
+  auto parameters =
+      parameters_of(session.code.images, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
 #if CUDA_VERSION >= 12040
-    if (session.api.cuKernelGetParamInfo)
-      return session.api.cuKernelGetParamInfo(kernel, index, offset, size);
+        if (session.api.cuKernelGetParamInfo)
+          return session.api.cuKernelGetParamInfo(kernel, index, offset, size);
 #endif
-    return CUDA_ERROR_NOT_SUPPORTED;
-  });
-  return describe(session, info, parameters);
+        return CUDA_ERROR_NOT_SUPPORTED;
+      });
+  return describe(session.replies, info, parameters);
 }
 
 Outcome kernel_function(Session& session, Command& command) {

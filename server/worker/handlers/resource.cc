@@ -7,10 +7,10 @@ namespace gpupool::worker::commands {
 #if CUDA_VERSION >= 12040
 namespace {
 
-wire::ResourceInfo describe(Session& session, const CUdevResource& resource) {
+wire::ResourceInfo describe(Resources& resources, const CUdevResource& resource) {
   wire::ResourceInfo info{};
   if (resource.type != CU_DEV_RESOURCE_TYPE_SM || resource.sm.smCount == 0) return info;
-  info.number = session.resources.keep(resource);
+  info.number = resources.keep(resource);
   info.multiprocessors = resource.sm.smCount;
 #if CUDA_VERSION >= 13000
   info.smallest = resource.sm.minSmPartitionSize;
@@ -38,7 +38,7 @@ Outcome device_resource(Session& session, Command& command) {
   CUdevResource resource{};
   const CUresult result =
       session.resources.get(*device, context ? context->object : nullptr, CU_DEV_RESOURCE_TYPE_SM, &resource);
-  if (result == CUDA_SUCCESS) wire::Writer(session.replies.body).put(describe(session, resource));
+  if (result == CUDA_SUCCESS) wire::Writer(session.replies.body).put(describe(session.resources, resource));
   return result;
 }
 
@@ -56,8 +56,8 @@ Outcome split_resource(Session& session, Command& command) {
   if (result != CUDA_SUCCESS) return result;
   wire::Writer writer(session.replies.body);
   writer.put(wire::ResourceGroups{groups, static_cast<uint32_t>(parts.size())});
-  for (const CUdevResource& part : parts) writer.put(describe(session, part));
-  writer.put(describe(session, remaining));
+  for (const CUdevResource& part : parts) writer.put(describe(session.resources, part));
+  writer.put(describe(session.resources, remaining));
   return CUDA_SUCCESS;
 }
 

@@ -8,8 +8,8 @@
 namespace gpupool::worker::commands {
 namespace {
 
-Outcome reply_name(Session& session, CUresult result, const wire::SharedName& name) {
-  if (result == CUDA_SUCCESS) wire::Writer(session.replies.body).put(name);
+Outcome reply_name(Replies& replies, CUresult result, const wire::SharedName& name) {
+  if (result == CUDA_SUCCESS) wire::Writer(replies.body).put(name);
   return result;
 }
 
@@ -32,7 +32,7 @@ Outcome export_memory(Session& session, Command& command) {
   }
   if (result == CUDA_SUCCESS) result = session.exported_handles.export_handle(memory, &name);
   name.offset = offset;
-  return reply_name(session, result, name);
+  return reply_name(session.replies, result, name);
 }
 
 Outcome import_memory(Session& session, Command& command) {
@@ -72,7 +72,7 @@ Outcome export_event(Session& session, Command& command) {
   wire::SharedName name{};
   CUresult result = session.api.cuIpcGetEventHandle(&event.handle, event.event);
   if (result == CUDA_SUCCESS) result = session.exported_handles.export_handle(event, &name);
-  return reply_name(session, result, name);
+  return reply_name(session.replies, result, name);
 }
 
 Outcome import_event(Session& session, Command& command) {

@@ -43,8 +43,8 @@ bool poll_marks(Session& session, Marks& marks, SpinTime::Clock::time_point begi
   return false;
 }
 
-Outcome completed(Session& session, CUresult result) {
-  session.replies.publish();
+Outcome completed(Replies& replies, CUresult result) {
+  replies.publish();
   return result;
 }
 
@@ -74,9 +74,9 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
   }
   if (result != CUDA_SUCCESS) {
     for (const CUevent event : marks.events) marks.pool->give(event);
-    return completed(session, result);
+    return completed(session.replies, result);
   }
-  if (marks.events.empty()) return completed(session, CUDA_SUCCESS);
+  if (marks.events.empty()) return completed(session.replies, CUDA_SUCCESS);
   const auto begin = SpinTime::Clock::now();
   if (poll_marks(session, marks, begin, result)) {
     if (result == CUDA_SUCCESS) {
@@ -86,7 +86,7 @@ Outcome wait_for(Session& session, Command& command, ContextState& context,
           session.stream_work.fetch_output(*stream);
       }
     }
-    return completed(session, result);
+    return completed(session.replies, result);
   }
   if (!command.wants_reply()) {
     for (const CUevent event : marks.events) marks.pool->give(event);
@@ -131,7 +131,7 @@ Outcome synchronize_context(Session& session, Command& command) {
     });
   }
   // No work of this client is running, so this returns at once, with the context's error if there is one.
-  if (busy.empty()) return completed(session, session.api.cuCtxSynchronize());
+  if (busy.empty()) return completed(session.replies, session.api.cuCtxSynchronize());
   return wait_for(session, command, *context, busy);
 }
 
@@ -177,7 +177,7 @@ Outcome synchronize_event(Session& session, Command& command) {
     // The event has passed, so this returns at once; it makes the driver print the output of device code.
     if (result == CUDA_SUCCESS && session.capture.expects_output())
       result = session.api.cuEventSynchronize(event);
-    return completed(session, result);
+    return completed(session.replies, result);
   }
   if (!command.wants_reply()) return CUDA_SUCCESS;
   const uint64_t sequence = command.header.sequence;
