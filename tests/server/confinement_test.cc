@@ -13,7 +13,7 @@
 
 #include "server/confinement/landlock.h"
 #include "server/confinement/namespaces.h"
-#include "tests/server/worker/confined_children.h"
+#include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/poold_process.h"

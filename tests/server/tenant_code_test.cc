@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "tests/server/worker/confined_children.h"
+#include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 #include "tests/support/skip.h"

@@ -16,7 +16,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/server/worker/confined_children.h"
+#include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"

@@ -23,7 +23,7 @@
 
 #include "protocol/transport/socket/descriptors.h"
 #include "server/confinement/landlock.h"
-#include "tests/server/worker/confined_children.h"
+#include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool;

@@ -1,7 +1,7 @@
 // Tests a session that is locked, checkpointed, restored and unlocked on poold's order. The test acts as
 // poold.
 #include "protocol/wire/commands.h"
-#include "tests/server/worker/checkpointed_session.h"
+#include "tests/server/worker/checkpoint/checkpointed_session.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;

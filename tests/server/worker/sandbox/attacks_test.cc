@@ -24,7 +24,7 @@
 #include "server/confinement/landlock.h"
 #include "server/confinement/namespaces.h"
 #include "server/worker/sandbox/sandbox.h"
-#include "tests/server/worker/confined_children.h"
+#include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool;

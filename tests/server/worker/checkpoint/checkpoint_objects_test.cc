@@ -5,7 +5,7 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "tests/server/worker/checkpointed_session.h"
+#include "tests/server/worker/checkpoint/checkpointed_session.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
