@@ -6,6 +6,7 @@
 #include "server/softgpu/jit/convergence.h"
 #include "server/softgpu/jit/definitions.h"
 #include "server/softgpu/jit/spin.h"
+#include "server/softgpu/jit/waits.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -13,13 +14,6 @@ namespace {
 using ptx::Function;
 using ptx::Instruction;
 using ptx::Operand;
-
-bool is_synchronising(const Instruction& i) {
-  std::string_view op = i.opcode;
-  return op == "bar" || op == "barrier" || op == "shfl" || op == "vote" || op == "match" ||
-         op == "activemask" || op == "redux" || op == "elect" || op == "nanosleep" || op == "mbarrier" ||
-         op == "mma" || op == "wmma" || op == "ldmatrix" || op == "stmatrix" || op == "movmatrix";
-}
 
 void find_symbols(const Function& f, FunctionFacts& facts) {
   std::unordered_set<std::string_view> callees, referenced;
@@ -97,7 +91,7 @@ FunctionFacts analyse(const Function& f, Convergence converge_warps) {
       ++facts.definitions[reg];
       if (!flushes) facts.flushed[reg] = false;
     });
-    if (is_synchronising(i)) facts.synchronises = true;
+    if (waits_of(i.opcode) != Waits::never) facts.synchronises = true;
     if (i.opcode == "exit") facts.has_exit = true;
   }
   facts.live_registers = live_registers(f);

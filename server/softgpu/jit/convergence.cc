@@ -8,6 +8,7 @@
 #include "server/softgpu/jit/address_relation.h"
 #include "server/softgpu/jit/definitions.h"
 #include "server/softgpu/jit/flow_graph.h"
+#include "server/softgpu/jit/waits.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -22,12 +23,7 @@ constexpr uint64_t kMaxAnalysisWork = 50'000'000;
 
 // Returns true if the instruction synchronises the lanes of a warp.
 bool is_warp_barrier(const Function& f, const Instruction& i) {
-  const std::string_view op = i.opcode;
-  if (i.is_predicated) return false;
-  if (op == "bar" || op == "barrier") return !f.has(i, "arrive");
-  return op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "elect" ||
-         op == "activemask" || op == "mma" || op == "wmma" || op == "ldmatrix" || op == "stmatrix" ||
-         op == "movmatrix";
+  return !i.is_predicated && waits_of(i.opcode) == Waits::with_warp && !f.has(i, "arrive");
 }
 
 // A set of accesses, one bit each.
