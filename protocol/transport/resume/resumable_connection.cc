@@ -80,7 +80,8 @@ Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
     return size_t{0};
   }
   const uint64_t acknowledged = acknowledged_.load(std::memory_order_acquire);
-  if (acknowledged > kept_.end() + known_) {
+  // carried_ and not kept_.end(): bytes that are yet to be sent again must stay.
+  if (acknowledged > carried_ + known_) {
     return fail_or_break({ErrorCode::malformed, peer() + " acknowledged bytes that were not sent"});
   }
   kept_.drop_before(acknowledged);

@@ -63,6 +63,21 @@ class Line {
   const BackendUnderTest backend_;
 };
 
+// A carrier on which there is never room to send.
+class FullConnection final : public Connection {
+ public:
+  Result<size_t> send_some(std::span<const iovec>) override { return size_t{0}; }
+  Result<size_t> receive_some(std::span<std::byte>) override { return size_t{0}; }
+  Result<Ready> wait(bool, bool, Deadline) override {
+    std::this_thread::sleep_for(milliseconds(1));
+    return Ready::none;
+  }
+  void interrupt() override {}
+  void close() override {}
+  std::string peer() const override { return "full"; }
+  int release_descriptor() override { return -1; }
+};
+
 // Sends `out` in irregular pieces, as far as `allowed`.
 Result<void> send_all_of(Connection& connection, const std::vector<std::byte>& out, uint32_t seed,
                          const std::atomic<size_t>& allowed) {
@@ -238,6 +253,22 @@ TEST_CASE("positions that a side cannot have are refused") {
   const std::string more = "b";
   const iovec part = as_iovec(more);
   const auto sent = line.client->send_some({&part, 1});
+  REQUIRE_FALSE(sent);
+  CHECK(sent.error().code == ErrorCode::malformed);
+}
+
+TEST_CASE("an acknowledgement of bytes that are yet to be sent again is refused") {
+  Line line(backends().front());
+  REQUIRE(send_text(*line.client, std::string(200'000, 'a')));
+  line.client->break_carrier({ErrorCode::lost, "cut"});
+  std::thread resuming([&] { (void)line.client->resume(std::make_unique<FullConnection>(), 10); });
+  while (line.client->broken()) std::this_thread::yield();
+  line.client->acknowledge(200'000);
+  const std::string more = "b";
+  const iovec part = as_iovec(more);
+  const auto sent = line.client->send_some({&part, 1});
+  line.client->close();
+  resuming.join();
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::malformed);
 }
