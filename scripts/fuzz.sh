@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Usage: scripts/fuzz.sh [--seconds N | --hours N] [--jobs N] [--coverage] [--keep] [TARGET...]
+# Usage: scripts/fuzz.sh [--seconds N | --hours N] [--executions N] [--jobs N] [--coverage] [--uncovered FILE] [--keep] [TARGET...]
 # Builds the fuzzers of tests/fuzz with clang (16 or newer), AddressSanitizer and UndefinedBehaviorSanitizer, and runs all
 # of them, or the named ones (`fatbin`, `hello`, ...), guided by coverage.
 #
 #   --seconds N   run each target for N seconds (30)
 #   --hours N     run all targets in N hours, with equal time for each
+#   --executions N  end a target's run after N executions, if that is sooner
 #   --jobs N      run N targets at once (the number of processors)
 #   --coverage    do not fuzz, but print the line coverage of the inputs found so far, for each tested file
+#   --uncovered FILE  do not fuzz, but print the lines of FILE, a path from the top, that these inputs do not reach
 #   --keep        afterwards write the minimized corpus to tests/fuzz/corpora, one archive for each target
 #
 # Inputs found are kept in build/fuzz/corpus/TARGET for the next run. An input that makes a target fail is written to
@@ -17,16 +19,21 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-seconds=30 hours='' jobs=$(nproc) coverage=no keep=no targets=()
+seconds=30 hours='' executions=0 jobs=$(nproc) coverage=no uncovered='' keep=no targets=()
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
-    --seconds | --hours | --jobs)
+    --seconds | --hours | --jobs | --executions)
       [[ ${2:-} =~ ^[0-9]+$ && $2 -gt 0 ]] || die "$1 needs a number above 0"
       printf -v "${1#--}" %s "$2"
       shift
       ;;
     --coverage) coverage=yes ;;
+    --uncovered)
+      [[ -f ${2:-} ]] || die "--uncovered needs a source file, as a path from the top"
+      coverage=yes uncovered=$2
+      shift
+      ;;
     --keep) keep=yes ;;
     -*) die "unknown option '$1'; try --help" ;;
     *) targets+=("$1") ;;
@@ -62,17 +69,19 @@ unpack() {
 
 # shellcheck disable=SC2317  # called by xargs
 run_target() {
-  local target=$1 status=0 log=build/fuzz/failures/$1.log executions covered
+  local target=$1 status=0 log=build/fuzz/failures/$1.log executed covered
   unpack "$target"
-  "build/fuzz/tests/fuzz_$target" -max_total_time="$seconds" -max_len=8192 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 \
+  # 0 executions: no limit
+  "build/fuzz/tests/fuzz_$target" -runs="$((executions ? executions : -1))" -max_total_time="$seconds" -max_len=8192 \
+    -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/failures/$target-" "build/fuzz/corpus/$target" "build/fuzz/kept/$target" "tests/fuzz/seeds/$target" >"$log" 2>&1 || status=$?
-  executions=$(grep -a '^stat::number_of_executed_units' "$log" | grep -oE '[0-9]+$' || true)
+  executed=$(grep -a '^stat::number_of_executed_units' "$log" | grep -oE '[0-9]+$' || true)
   covered=$(grep -aoE 'cov: [0-9]+' "$log" | tail -n 1 | grep -oE '[0-9]+' || true)
   if ((status)); then
     printf '%-16s FAILED with %s: %s\n' "$target" "$status" "$log"
     return 1
   fi
-  printf '%-16s %12s executions, %6s edges covered, %5s inputs\n' "$target" "${executions:-?}" "${covered:-?}" "$(find "build/fuzz/corpus/$target" -type f | wc -l)"
+  printf '%-16s %12s executions, %6s edges covered, %5s inputs\n' "$target" "${executed:-?}" "${covered:-?}" "$(find "build/fuzz/corpus/$target" -type f | wc -l)"
   rm -f "$log"
 }
 
@@ -87,6 +96,10 @@ print_coverage() {
     objects+=("$build/tests/fuzz_$target")
   done
   "llvm-profdata-$version" merge -sparse "$build"/*.profraw -o "$build/all.profdata"
+  if [[ $uncovered ]]; then
+    "llvm-cov-$version" show -instr-profile="$build/all.profdata" "${objects[0]}" "${objects[@]/#/-object=}" "$root/$uncovered" 2>/dev/null | grep -E '^ *[0-9]+\| +0\|' || note "every line of $uncovered is reached"
+    return
+  fi
   "llvm-cov-$version" report -instr-profile="$build/all.profdata" "${objects[0]}" "${objects[@]/#/-object=}" 2>/dev/null |
     awk 'NR == 1 { print "file", "lines", "missed", "covered" } !/^-/ && $8 > $9 { print $1, $8, $9, $10 }' | column -t
 }
@@ -110,7 +123,7 @@ fi
 build build/fuzz
 mkdir -p build/fuzz/failures
 say "running ${#targets[@]} fuzzers for $seconds s each, $jobs at once"
-export seconds
+export seconds executions
 export -f run_target unpack
 failed=0
 # shellcheck disable=SC2016  # expanded by the shell that xargs starts
