@@ -136,6 +136,7 @@ void BulkConnections::run_sender(Link& link) {
     lock.unlock();
     const auto sent = send_piece(link.connection, *link.sender, *upload, piece, scratch);
     lock.lock();
+    if (sent && upload->unsent == 1) take_back(lock, *upload);
     --sending_;
     if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
     if (upload->unsent == 0 || closed_) read_.notify_all();
@@ -143,6 +144,16 @@ void BulkConnections::run_sender(Link& link) {
     lock.unlock();
     return report(sent.error());
   }
+}
+
+// Ends all reading of the upload's memory. Call when its last piece has been sent.
+void BulkConnections::take_back(std::unique_lock<std::mutex>& lock, const Upload& upload) {
+  if (!resume_) return;
+  std::vector<transport::ResumableConnection*> connections;
+  for (const auto& link : links_) connections.push_back(&link->connection);
+  lock.unlock();
+  for (auto* const connection : connections) connection->take_back(upload.span());
+  lock.lock();
 }
 
 Result<void> BulkConnections::send_piece(transport::Connection& connection, compression::PieceSender& sender,
@@ -165,7 +176,7 @@ Result<void> BulkConnections::send_piece(transport::Connection& connection, comp
                          return true;
                        });
   }
-  return sender.send(connection, header, parts);
+  return sender.send(connection, header, parts, upload.span());
 }
 
 void BulkConnections::run_receiver(Link& link) {
@@ -209,7 +220,10 @@ void BulkConnections::fail() {
   std::unique_lock lock(mutex_);
   closed_ = true;
   uploads_.clear();
-  for (const auto& link : links_) link->connection.close();
+  for (const auto& link : links_) {
+    link->connection.close();
+    link->connection.drop_kept();
+  }
   posted_.notify_all();
   read_.wait(lock, [this] { return sending_ == 0; });
   unread_.store(0, std::memory_order_release);

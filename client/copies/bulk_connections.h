@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Upload {
   uint64_t rows = 1;
   uint64_t next = 0;    // next piece to send; under BulkConnections' mutex
   uint64_t unsent = 0;  // pieces not yet sent; under BulkConnections' mutex
+
+  std::span<const std::byte> span() const { return {memory, pitch * (rows - 1) + width}; }
 };
 
 class BulkConnections {
@@ -85,6 +88,7 @@ class BulkConnections {
   Result<std::unique_ptr<Link>> open_one(unsigned number);
   void run_sender(Link& link);
   void run_receiver(Link& link);
+  void take_back(std::unique_lock<std::mutex>& lock, const Upload& upload);
   Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender,
                           const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch);
   Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);

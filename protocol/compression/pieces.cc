@@ -30,7 +30,8 @@ std::span<std::byte> PieceSender::packed_buffer() {
 }
 
 Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
-                               std::span<const iovec> parts) {
+                               std::span<const iovec> parts, std::span<const std::byte> lent) {
+  if (resumable_) resumable_->lend(lent);
   const auto start = Clock::now();
   Clock::duration blocked{};
   const size_t raw = header.length;
@@ -68,21 +69,33 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
 Result<void> PieceSender::send_all(transport::Connection& connection, std::span<const iovec> parts,
                                    Clock::duration* blocked) {
   const std::lock_guard lock(sending_);
+  if (unsent_ != 0) {
+    const iovec rest{reinterpret_cast<std::byte*>(&acknowledgement_) + sizeof acknowledgement_ - unsent_,
+                     unsent_};
+    unsent_ = 0;
+    if (auto sent = transport::send_all(*resumable_, {&rest, 1}, {}, blocked); !sent) return sent;
+  }
   return transport::send_all(connection, parts, {}, blocked);
 }
 
+// Must not wait for room: after a break the room may come only when this thread has received.
 void PieceSender::acknowledge() {
-  if (!resumable_ || !resumable_->acknowledgement_due()) return;
+  if (!resumable_) return;
   const std::unique_lock lock(sending_, std::try_to_lock);
   if (!lock) return;
-  // Room for a header, since a socket is writable only when much more fits. A thread that waits only to send
-  // would also wait until older bytes have been sent again, which may need this thread to receive.
-  using Ready = transport::Connection::Ready;
-  const auto room = resumable_->wait(true, true, Clock::now());
-  if (!room || (*room != Ready::send && *room != Ready::both)) return;
-  wire::BulkHeader header{.flags = wire::kBulkAcknowledge, .offset = resumable_->tell_received()};
-  const iovec part{&header, sizeof header};
-  (void)transport::send_all(*resumable_, {&part, 1}, {});  // a failure is reported by the next piece
+  if (unsent_ != 0 && !send_acknowledgement()) return;
+  if (!resumable_->acknowledgement_due()) return;
+  acknowledgement_ = {.flags = wire::kBulkAcknowledge, .offset = resumable_->tell_received()};
+  unsent_ = sizeof acknowledgement_;
+  send_acknowledgement();
+}
+
+bool PieceSender::send_acknowledgement() {
+  auto* const end = reinterpret_cast<std::byte*>(&acknowledgement_) + sizeof acknowledgement_;
+  const iovec rest{end - unsent_, unsent_};
+  const auto sent = resumable_->send_some({&rest, 1});
+  if (sent) unsent_ -= *sent;  // a failure is reported by the next piece
+  return unsent_ == 0;
 }
 
 bool PieceSender::acknowledged(uint64_t position) {

@@ -22,10 +22,12 @@ class PieceSender {
   explicit PieceSender(Policy policy, transport::ResumableConnection* resumable = nullptr)
       : governor_(policy), resumable_(resumable) {}
   // Sends one piece. `header` has the uncompressed length, `parts` the piece's bytes, at most
-  // kBulkChunkBytes. Blocks as send_all() does.
-  Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts);
-  // For the connection's receiving thread: tells the peer how much has arrived, if that is due and does not
-  // block. A piece tells it as well.
+  // kBulkChunkBytes. Blocks as send_all() does. `lent`: memory around the parts that stays as it is until
+  // take_back(), which spares a connection that the peer can resume a copy of them.
+  Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts,
+                    std::span<const std::byte> lent = {});
+  // For the connection's receiving thread: tells the peer how much has arrived, if that is due. Never blocks;
+  // what the connection does not accept now is sent by the next call, or before the next piece.
   void acknowledge();
   // The peer has acknowledged this many bytes. False: the connection cannot be resumed.
   bool acknowledged(uint64_t position);
@@ -35,12 +37,15 @@ class PieceSender {
  private:
   Result<void> send_all(transport::Connection& connection, std::span<const iovec> parts,
                         transport::Clock::duration* blocked);
+  bool send_acknowledgement();  // call with sending_ held; false: some of it is unsent
   std::span<const std::byte> join_parts(std::span<const iovec> parts, size_t bytes);
   std::span<std::byte> packed_buffer();
 
   Governor governor_;
   transport::ResumableConnection* const resumable_;
   std::mutex sending_;  // one header and what belongs to it at a time
+  wire::BulkHeader acknowledgement_;
+  size_t unsent_ = 0;  // bytes of acknowledgement_ that were not accepted yet
   uint64_t sent_ = 0;
   std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use, as is joined_
   std::unique_ptr<std::byte[]> joined_;

@@ -120,6 +120,9 @@ class Connection {
   // Gives up what carries the bytes, because the peer no longer answers on it. False: the connection cannot
   // continue on another carrier. Thread-safe.
   virtual bool break_carrier(const Error&) { return false; }
+  // True if what was sent can still be received after the connection has broken, because it lies in memory of
+  // both sides.
+  virtual bool outlives_break() const { return false; }
   virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
   virtual void close() = 0;              // thread-safe; both sides see the end
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"

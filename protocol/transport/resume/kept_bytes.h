@@ -18,14 +18,20 @@ class KeptBytes {
   // position before end().
   explicit KeptBytes(size_t most) : most_(most) {}
 
-  // Appends the first `bytes` of the gather list.
+  // Appends the first `bytes` of the gather list. Large buffers within lent memory are not copied.
   void append(std::span<const iovec> buffers, size_t bytes);
+  // The next `bytes` of the stream need not be kept: drops them, and all before them.
+  void skip(size_t bytes);
   // Drops what lies before `position`, which may not be beyond end().
   void drop_before(uint64_t position);
+  // Memory that stays as it is until take_back(); replaces what was lent before.
+  void lend(std::span<const std::byte> memory) { lent_ = memory; }
+  // Copies what is kept within this memory only.
+  void take_back(std::span<const std::byte> memory);
   // True if the stream can be sent again from `position`.
   bool holds(uint64_t position) const { return begin_ <= position && position <= end_; }
-  // The kept bytes from `position` on, at most `parts` buffers, valid until the next call of append() or
-  // drop_before(). `position` must be held.
+  // The kept bytes from `position` on, at most `parts` buffers, valid until the next call of another
+  // function. `position` must be held.
   std::vector<iovec> from(uint64_t position, size_t parts) const;
 
   uint64_t end() const { return end_; }  // bytes appended since the start
@@ -34,15 +40,26 @@ class KeptBytes {
  private:
   static constexpr size_t kBlockBytes = 64 * 1024;
   static constexpr size_t kSpareBlocks = 16;
+  static constexpr size_t kLeastLent = 16 * 1024;  // copying less costs no more than an entry
   using Block = std::unique_ptr<std::byte[]>;
+  struct Piece {
+    uint64_t begin = 0;  // position
+    size_t size = 0;
+    const std::byte* data = nullptr;  // in `block`, or lent
+    Block block;
+    size_t room = 0;  // bytes that can still be appended to `block`
+    uint64_t end() const { return begin + size; }
+  };
 
   void put(const std::byte* from, size_t bytes);
+  bool is_lent(const std::byte* from, size_t bytes) const;
+  void add_block();
 
   const size_t most_;
   uint64_t begin_ = 0, end_ = 0;
-  uint64_t first_ = 0;        // position of blocks_.front(), a multiple of kBlockBytes
-  std::deque<Block> blocks_;  // without gaps from first_ on
-  std::vector<Block> spare_;  // for reuse
+  std::deque<Piece> pieces_;  // without gaps; the first one may begin before begin_
+  std::vector<Block> spare_;  // of kBlockBytes, for reuse
+  std::span<const std::byte> lent_;
 };
 
 }  // namespace gpupool::transport

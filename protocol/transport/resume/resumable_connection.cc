@@ -67,13 +67,20 @@ void ResumableConnection::give_up(Error why) {
   changed_.notify_all();
 }
 
+void ResumableConnection::keep_deadlines() {
+  const Lock lock(mutex_);
+  keeps_deadlines_ = true;
+  changed_.notify_all();
+}
+
 void ResumableConnection::close() {
   give_up({ErrorCode::closed, "the connection to " + peer() + " was closed on this side"});
 }
 
 Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
   if (!started()) return carrier_->send_some(buffers);
-  const Lock lock(send_mutex_);
+  const Section section(sending_, std::try_to_lock);
+  if (!section) return size_t{0};
   if (is_broken()) {
     const Lock state(mutex_);
     if (final_error_) return *final_error_;
@@ -96,9 +103,13 @@ Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
     known_ -= *sent;
   else
     sent = carrier_->send_some(buffers);
-  offered_ = sent ? whole - *sent : whole;
+  const bool outlives = carrier_->outlives_break();
+  offered_ = outlives ? 0 : sent ? whole - *sent : whole;
   if (!sent) return fail_or_break(sent.error());
-  if (*sent != 0) kept_.append(buffers, *sent);
+  if (outlives)
+    kept_.skip(*sent);
+  else if (*sent != 0)
+    kept_.append(buffers, *sent);
   carried_ += *sent;
   sent_.store(carried_, std::memory_order_relaxed);
   return sent;
@@ -110,22 +121,56 @@ Result<bool> ResumableConnection::resend() {
     if (!sent) return sent.error();
     if (*sent == 0) return false;
     carried_ += *sent;
+    resent_.fetch_add(*sent, std::memory_order_relaxed);
   }
   return true;
 }
 
 Result<size_t> ResumableConnection::receive_some(std::span<std::byte> buffer) {
   if (!started()) return carrier_->receive_some(buffer);
-  const Lock lock(receive_mutex_);
+  const Section section(receiving_, std::try_to_lock);
+  if (!section) return size_t{0};
   if (is_broken()) {
     const Lock state(mutex_);
     if (final_error_) return *final_error_;
     return size_t{0};
   }
-  const auto received = carrier_->receive_some(buffer);
+  auto received = has_unread_.load(std::memory_order_relaxed) ? receive_unread(buffer) : size_t{0};
+  if (received && *received == 0) received = carrier_->receive_some(buffer);
   if (!received) return fail_or_break(received.error());
-  received_.store(received_.load(std::memory_order_relaxed) + *received, std::memory_order_release);
+  if (*received != 0)
+    received_.store(received_.load(std::memory_order_relaxed) + *received, std::memory_order_release);
   return received;
+}
+
+void ResumableConnection::drop_kept() {
+  const Section section(sending_);
+  kept_.lend({});
+  kept_.drop_before(kept_.end());
+}
+
+// Returns 0 if nothing is unread any more. The peer has written all of it before the connection was resumed.
+Result<size_t> ResumableConnection::receive_unread(std::span<std::byte> buffer) {
+  while (!unread_.empty()) {
+    const auto received = unread_.front()->receive_some(buffer);
+    if (received && *received != 0) return received;
+    if (!received && !is_break(received.error())) return received;
+    unread_.pop_front();
+  }
+  has_unread_.store(false, std::memory_order_relaxed);
+  return size_t{0};
+}
+
+void ResumableConnection::lend(std::span<const std::byte> memory) {
+  const Section section(sending_);
+  kept_.lend(memory);
+}
+
+void ResumableConnection::take_back(std::span<const std::byte> memory) {
+  const Section section(sending_);
+  kept_.lend({});
+  kept_.drop_before(std::min(acknowledged_.load(std::memory_order_acquire), kept_.end()));
+  kept_.take_back(memory);
 }
 
 Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
@@ -140,15 +185,19 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
       const auto may_go_on = [&] {
         return final_error_ || interrupted_ || (!broken_ && (!resending_ || for_receive || !for_send));
       };
-      if (!may_go_on()) {
-        changed_.wait(lock, may_go_on);
-        if (deadline) *deadline += Clock::now() - since;
+      while (!may_go_on()) {
+        if (!keeps_deadlines_ || !deadline)
+          changed_.wait(lock);
+        else if (changed_.wait_until(lock, *deadline) == std::cv_status::timeout)
+          return Ready::none;
+        if (deadline && !keeps_deadlines_ && may_go_on()) *deadline += Clock::now() - since;
       }
       if (final_error_ && (for_receive || for_send))
         return all_of(for_receive, for_send);  // the next call reports it
       if (interrupted_.exchange(false)) return Ready::none;
       carrier = carrier_;
       resending = resending_;
+      if (for_receive && has_unread_) return all_of(true, for_send && !resending);
     }
     const auto ready = carrier->wait(for_receive, for_send && !resending, deadline);
     if (is_broken()) continue;
@@ -205,35 +254,47 @@ std::optional<Error> ResumableConnection::wait_for_break(Deadline deadline) {
 
 uint64_t ResumableConnection::retire_carrier() {
   // Whoever holds one of these may be using the carrier.
-  const Lock sending(send_mutex_);
-  const Lock receiving(receive_mutex_);
+  const Section sending(sending_);
+  const Section receiving(receiving_);
   return received();
 }
 
 Result<void> ResumableConnection::resume(std::unique_ptr<Connection> carrier, uint64_t peer_received) {
-  std::shared_ptr<Connection> next = std::move(carrier);
-  {
-    const Lock sending(send_mutex_);
-    const Lock receiving(receive_mutex_);
-    const Lock lock(mutex_);
-    if (final_error_) return *final_error_;
-    known_ = peer_received - std::min(peer_received, kept_.end());
-    if (known_ > offered_ || !kept_.holds(peer_received - known_)) {
-      return Error{ErrorCode::lost, next->peer() + " has received " + std::to_string(peer_received) + " of " +
-                                        std::to_string(kept_.end()) +
-                                        " bytes, and what follows those was not kept"};
-    }
-    carried_ = peer_received - known_;
-    acknowledge(carried_);
-    kept_.drop_before(carried_);
-    carrier_.swap(next);
-    descriptor_owner_.store(carrier_.get(), std::memory_order_release);
-    resending_ = carried_ < kept_.end();
-    why_broken_.reset();
-    broken_.store(false, std::memory_order_release);
-    changed_.notify_all();
-  }
+  if (auto replaced = replace_carrier(std::move(carrier), peer_received); !replaced) return replaced;
   finish_resending();
+  return {};
+}
+
+Result<void> ResumableConnection::replace_carrier(std::shared_ptr<Connection> next, uint64_t peer_received) {
+  const Section sending(sending_);
+  const Section receiving(receiving_);
+  const Lock lock(mutex_);
+  if (final_error_) return *final_error_;
+  const bool outlives = carrier_->outlives_break();
+  if (outlives && unread_.size() >= kMostUnread)
+    return Error{ErrorCode::lost, "the connection broke too often before its bytes were read"};
+  // The peer reads the rest in the memory of both.
+  if (outlives && peer_received <= carried_) peer_received = carried_;
+  known_ = peer_received - std::min(peer_received, kept_.end());
+  if (known_ > offered_ || !kept_.holds(peer_received - known_)) {
+    return Error{ErrorCode::lost, next->peer() + " has received " + std::to_string(peer_received) + " of " +
+                                      std::to_string(kept_.end()) +
+                                      " bytes, and what follows those was not kept"};
+  }
+  carried_ = peer_received - known_;
+  acknowledge(carried_);
+  kept_.drop_before(carried_);
+  if (outlives) {
+    unread_.push_back(carrier_);
+    has_unread_.store(true, std::memory_order_relaxed);
+  }
+  carrier_.swap(next);
+  descriptor_owner_.store(carrier_.get(), std::memory_order_release);
+  times_resumed_.fetch_add(1, std::memory_order_release);
+  resending_ = carried_ < kept_.end();
+  why_broken_.reset();
+  broken_.store(false, std::memory_order_release);
+  changed_.notify_all();
   return {};
 }
 
@@ -242,7 +303,7 @@ void ResumableConnection::finish_resending() {
   const auto carrier = current();
   while (!is_broken()) {
     {
-      const Lock sending(send_mutex_);
+      const Section sending(sending_);
       if (is_broken()) break;
       const auto done = resend();
       if (!done) {

@@ -33,6 +33,7 @@ class ShmConnection final : public SocketConnection {
   Result<void> upgrade(Side side, Deadline deadline) override;
   std::string carrier() const override { return "shared memory"; }
   bool shares_memory() const override { return true; }
+  bool outlives_break() const override { return upgraded_.load(std::memory_order_acquire); }
   Result<void> send_descriptor(int descriptor, Deadline deadline) override;
   Result<int> receive_descriptor(Deadline deadline) override;
 

@@ -73,6 +73,13 @@ void BulkConnections::drop_peers() {
   }
 }
 
+void BulkConnections::take_back(std::span<const std::byte> memory) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& link : links_) {
+    if (link->resumable.connection) link->resumable.connection->take_back(memory);
+  }
+}
+
 void BulkConnections::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
   {
     const std::lock_guard lock(mutex_);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,6 +61,8 @@ class BulkConnections {
   void drop_peers();
   bool any();
   void send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
+  // On return no connection reads this memory, although its bytes may have to be sent again.
+  void take_back(std::span<const std::byte> memory);
   void send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
   // Closes all connections; nothing is received or sent afterwards. The caller must cancel() the copies with
   // unsent pieces.

@@ -111,13 +111,23 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
   make_current(copies_.api, context);
   if (staged_) staged_->done(piece);
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (finished_ && active_ == 1) {
+      lock.unlock();
+      take_back();
+      lock.lock();
+    }
     if (--active_ == 0 && finished_) gate_->open();
   }
   idle_.notify_all();
   if (sent) count_done(rows.size_of(piece));
   if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
   make_current(copies_.api, nullptr);
+}
+
+// The device may change the memory once the copy is over.
+void OutgoingCopy::take_back() {
+  if (is_lent()) copies_.connections.take_back({reinterpret_cast<std::byte*>(rows.address), rows.width});
 }
 
 Result<void> OutgoingCopy::send(transport::Connection& connection, compression::PieceSender& sender,
@@ -129,7 +139,8 @@ Result<void> OutgoingCopy::send(transport::Connection& connection, compression::
   header.copy = way_.by == Way::peer ? way_.there.copy : sequence_;
   header.offset = piece * rows.piece_bytes();
   const iovec part{data->data(), data->size()};
-  const auto sent = sender.send(connection, header, {&part, 1});
+  const auto lent = is_lent() ? *data : std::span<std::byte>();
+  const auto sent = sender.send(connection, header, {&part, 1}, lent);
   end(piece, sent.ok());
   return sent;
 }
@@ -148,6 +159,7 @@ void OutgoingCopy::finish(CUresult result) {
     if (finished_) return;
     finished_ = true;
   }
+  take_back();
   make_current(copies_.api, context);
   copies_.replies.answer(sequence_, result == CUDA_SUCCESS ? reply_ : result);
   if (staged_) staged_->close();

@@ -59,6 +59,9 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   // Returns the piece's bytes, valid until end(), or nullopt if the copy is over.
   std::optional<std::span<std::byte>> lend(uint64_t piece, std::span<std::byte> scratch);
   void end(uint64_t piece, bool sent);
+  // True if resumable connections may keep references to the device's memory instead of copies.
+  bool is_lent() const { return way_.by == Way::links && !staged_ && rows.rows == 1; }
+  void take_back();
 
   Copies& copies_;
   const Way way_;

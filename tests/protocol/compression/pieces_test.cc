@@ -46,6 +46,34 @@ Buffer random(size_t size) {
   return bytes;
 }
 
+// Takes as many bytes as it is allowed to, and never waits.
+class NarrowConnection final : public transport::Connection {
+ public:
+  Result<size_t> send_some(std::span<const iovec> buffers) override {
+    const size_t before = sent.size();
+    for (const iovec& buffer : buffers) {
+      const size_t step = std::min(buffer.iov_len, room);
+      const auto* const from = static_cast<const std::byte*>(buffer.iov_base);
+      sent.insert(sent.end(), from, from + step);
+      room -= step;
+    }
+    return sent.size() - before;
+  }
+  Result<size_t> receive_some(std::span<std::byte> buffer) override { return buffer.size(); }
+  Result<Ready> wait(bool, bool, transport::Deadline) override {
+    ++waits;
+    return Ready::send;
+  }
+  void interrupt() override {}
+  void close() override {}
+  std::string peer() const override { return "a test"; }
+  int release_descriptor() override { return -1; }
+
+  size_t room = 0;
+  int waits = 0;
+  Buffer sent;
+};
+
 wire::BulkHeader header_of(size_t size) {
   wire::BulkHeader header;
   header.length = static_cast<uint32_t>(size);
@@ -138,4 +166,39 @@ TEST_CASE("an invalid header is malformed and an end between pieces is not") {
   const auto next = reader.next();
   REQUIRE_FALSE(next);
   CHECK(next.error().code == (closed ? ErrorCode::closed : ErrorCode::malformed));
+}
+
+TEST_CASE("an acknowledgement waits for no room and its rest precedes the next piece") {
+  auto made = std::make_unique<NarrowConnection>();
+  NarrowConnection& narrow = *made;
+  transport::ResumableConnection connection(std::move(made));
+  connection.start();
+  Buffer buffer(1u << 20);
+  PieceSender sender(Policy::off, &connection);
+  sender.acknowledge();  // not due
+  REQUIRE(connection.receive_some(buffer));
+  narrow.room = 10;
+  sender.acknowledge();
+  CHECK(narrow.sent.size() == 10);
+  sender.acknowledge();
+  CHECK(narrow.sent.size() == 10);
+  REQUIRE(connection.receive_some(buffer));
+  narrow.room = 5;
+  sender.acknowledge();
+  CHECK(narrow.sent.size() == 15);
+  CHECK(narrow.waits == 0);
+
+  narrow.room = 1000;
+  const Buffer piece = random(100);
+  const iovec part{const_cast<std::byte*>(piece.data()), piece.size()};
+  REQUIRE(sender.send(connection, header_of(piece.size()), {&part, 1}));
+  wire::BulkHeader first, second;
+  REQUIRE(narrow.sent.size() == 2 * sizeof first + piece.size());
+  std::memcpy(&first, narrow.sent.data(), sizeof first);
+  std::memcpy(&second, narrow.sent.data() + sizeof first, sizeof second);
+  CHECK(first.flags == wire::kBulkAcknowledge);
+  CHECK(first.offset == 1u << 20);
+  CHECK(second.length == piece.size());
+  sender.acknowledge();  // of the second mebibyte
+  CHECK(narrow.sent.size() == 3 * sizeof first + piece.size());
 }

@@ -156,6 +156,65 @@ TEST_CASE("more unacknowledged bytes than are kept make a position before the en
   CHECK(kept.holds(300'002));
 }
 
+TEST_CASE("lent memory is not copied until it is taken back") {
+  KeptBytes kept(1u << 20);
+  auto lent = pattern(100'000, 1);
+  const auto before = pattern(100, 2);
+  const iovec parts[] = {as_iovec(before), as_iovec(lent)};
+  kept.lend(lent);
+  kept.append(parts, 100'000);  // the last 100 bytes were not accepted
+  const iovec rest{lent.data() + 99'900, 100};
+  kept.append({&rest, 1}, 100);
+  kept.drop_before(1'100);
+  auto expected = std::vector(lent.begin() + 1'000, lent.end());
+  CHECK(text_of(kept, 1'100) == expected);
+  lent[50'000] ^= std::byte{1};
+  CHECK(text_of(kept, 1'100) != expected);  // it is the memory itself
+  lent[50'000] ^= std::byte{1};
+  kept.take_back(before);  // other memory
+  lent[50'000] ^= std::byte{1};
+  CHECK(text_of(kept, 1'100) != expected);
+  lent[50'000] ^= std::byte{1};
+  kept.take_back(std::span(lent).subspan(99'000));
+  std::fill(lent.begin(), lent.end(), std::byte{0});
+  CHECK(text_of(kept, 1'100) == expected);
+  kept.drop_before(kept.end());
+  CHECK(text_of(kept, kept.end()).empty());
+}
+
+TEST_CASE("bytes in shared memory are received after a break without being kept") {
+  const auto all = backends();
+  const auto shm = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.scheme == "shm"; });
+  REQUIRE(shm != all.end());
+  Line line(*shm, 0);
+  for (const char* text : {"first ", "second ", "third "}) {
+    REQUIRE(send_text(*line.client, text));
+    line.server->break_carrier({ErrorCode::lost, "cut"});
+    REQUIRE(line.repair());
+  }
+  REQUIRE(send_text(*line.client, "last"));
+  const std::string whole = "first second third last";
+  CHECK(receive_text(*line.server, whole.size()) == whole);
+  REQUIRE(send_text(*line.server, "answer"));
+  CHECK(receive_text(*line.client, 6) == "answer");
+}
+
+TEST_CASE("a side that reads nothing keeps a bounded number of broken carriers") {
+  const auto all = backends();
+  const auto shm = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.scheme == "shm"; });
+  REQUIRE(shm != all.end());
+  Line line(*shm);
+  Result<void> repaired;
+  int breaks = 0;
+  for (; breaks < 100 && repaired; ++breaks) {
+    REQUIRE(send_text(*line.client, "unread"));
+    line.server->break_carrier({ErrorCode::lost, "cut"});
+    repaired = line.repair();
+  }
+  CHECK(breaks == 5);
+  CHECK(repaired.error().message.find("too often") != std::string::npos);
+}
+
 TEST_CASE("bytes in both directions survive cuts at random moments") {
   const auto backend = GENERATE(from_range(backends()));
   if (backend.scheme == "rdma") return;
