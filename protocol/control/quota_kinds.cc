@@ -1,6 +1,7 @@
 #include "protocol/control/quota_kinds.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "common/text/units.h"
 
@@ -13,6 +14,17 @@ constexpr Choice kPriorities[] = {{"best-effort", 0}, {"normal", 1}, {"latency-c
 
 uint64_t default_of(Unit unit) {
   return unit == Unit::priority ? 1 : 0;
+}
+
+Result<uint64_t> parse_timeout(std::string_view text) {
+  if (text == "off") return uint64_t{0};
+  if (text == "default") return uint64_t{kDefaultTimeout};
+  uint64_t seconds = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size() || seconds > kLongestTimeout)
+    return Error{ErrorCode::invalid,
+                 "must be off, default, or seconds from 0 to " + std::to_string(kLongestTimeout)};
+  return seconds;
 }
 
 std::string with(std::string_view text, char before, char after) {
@@ -57,6 +69,7 @@ Result<uint64_t> (*size_parser(Unit unit))(std::string_view) {
     case Unit::guarantee: return parse_memory;
     case Unit::bytes: return parse_size;
     case Unit::rate: return parse_rate;
+    case Unit::timeout: return parse_timeout;
     default: return nullptr;
   }
 }
@@ -83,6 +96,11 @@ std::string name_of(Unit unit, uint64_t value) {
   return std::string(name);
 }
 
+std::string timeout_text(uint64_t seconds) {
+  if (seconds == kDefaultTimeout) return "default";
+  return seconds == 0 ? "off" : std::to_string(seconds) + " s";
+}
+
 std::string example_of(Unit unit) {
   switch (unit) {
     case Unit::memory:
@@ -92,6 +110,7 @@ std::string example_of(Unit unit) {
     case Unit::percent: return "0.1 to 100, percent of each GPU";
     case Unit::mode:
     case Unit::priority: return names_of_choices(unit);
+    case Unit::timeout: return "30 (seconds), off, default";
     case Unit::count: break;
   }
   return "";

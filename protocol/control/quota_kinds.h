@@ -21,7 +21,11 @@ enum class Unit {
   percent,    // thousandths, written as a percentage
   mode,       // Quota.Mode of admin.proto
   priority,   // Quota.Priority of admin.proto
+  timeout,    // seconds; 0: off; kDefaultTimeout: poold's
 };
+
+constexpr uint32_t kDefaultTimeout = UINT32_MAX;
+constexpr uint32_t kLongestTimeout = 3600;
 
 struct Metric {
   const char* name;  // without the prefix gpupool_; null: the kind has no metric
@@ -74,7 +78,7 @@ std::string json_key_of(
 enum class Spelling { key, word };
 std::string names_of_kinds(Spelling spelling, bool only_per_gpu);
 
-// Returns the parser of a unit that counts bytes; null for other units.
+// Returns the parser of a unit that is written as a number or as text; null for other units.
 Result<uint64_t> (*size_parser(Unit unit))(std::string_view text);
 
 // A unit whose values have names.
@@ -87,7 +91,8 @@ std::string names_of_choices(Unit unit);        // separated by commas
 // Returns the name of the value; of the default for unknown values, which a newer program may send.
 std::string name_of(Unit unit, uint64_t value);
 
-std::string example_of(Unit unit);  // for help texts; empty for counts
-bool is_limit(Unit unit);           // 0 means no limit
+std::string timeout_text(uint64_t seconds);  // "30 s", "off" or "default"
+std::string example_of(Unit unit);           // for help texts; empty for counts
+bool is_limit(Unit unit);                    // 0 means no limit
 
 }  // namespace gpupool::quota

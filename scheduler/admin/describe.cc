@@ -56,9 +56,10 @@ std::string mode_text(Quota::Mode mode) {
   return quota::name_of(quota::Unit::mode, static_cast<uint64_t>(mode));
 }
 
-std::string state_text(Session::State state) {
-  if (state == Session::LOCKED) return "locked";
-  return state == Session::CHECKPOINTED ? "checkpointed" : "running";
+std::string state_text(const Session& session) {
+  if (session.state() == Session::LOCKED) return "locked";
+  if (session.state() == Session::CHECKPOINTED) return "checkpointed";
+  return session.waiting_ms() != 0 ? "waiting for client" : "running";
 }
 
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width) {
@@ -91,6 +92,7 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
                {"OVER", false, 0, 40},
                {"AGE", true, 0, 60},
                {"STATE", false, 0, 27},
+               {"RESUMED", true, 0, 15},
                {"MEMORY", true},
                {"PEAK", true, 0, 30},
                {"IN HOST", true, 0, 25},
@@ -104,7 +106,8 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
     const auto& gpus = session.gpus();
     table.add({std::to_string(session.number()) + (session.ending() ? "!" : ""), session.tenant(),
                session.program(), session.host(), std::to_string(session.pid()), session.address(),
-               session.transport(), age_text(session.started_ms()), state_text(session.state()),
+               session.transport(), age_text(session.started_ms()), state_text(session),
+               std::to_string(session.resumed()),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_used_bytes(); })),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_peak_bytes(); })),
                bytes_text(sum(gpus,
@@ -188,6 +191,7 @@ std::string limit_text(quota::Unit unit, uint64_t value) {
     case quota::Unit::rate: return rate_text(value);
     case quota::Unit::count: return count_text(static_cast<uint32_t>(value));
     case quota::Unit::percent: return part_text(static_cast<uint32_t>(value));
+    case quota::Unit::timeout: return quota::timeout_text(value);
     case quota::Unit::mode:
     case quota::Unit::priority: break;
   }

@@ -18,7 +18,7 @@ std::string count_text(uint32_t count);
 std::string mode_text(Quota::Mode mode);
 std::string limit_text(quota::Unit unit, uint64_t value);  // of a kind of quota
 
-std::string state_text(Session::State state);
+std::string state_text(const Session& session);
 // Tables for a line of `width` characters; 0: unlimited.
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width);
 std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width);

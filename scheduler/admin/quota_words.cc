@@ -42,7 +42,7 @@ Result<uint64_t> parse_choice(quota::Unit unit, const std::string& value) {
 Result<uint64_t> parse_value(quota::Unit unit, const std::string& value) {
   if (!quota::choices_of(unit).empty()) return parse_choice(unit, value);
   if (unit == quota::Unit::percent) return parse_percent(value);
-  if (value == kUnlimited) return uint64_t{0};
+  if (value == kUnlimited && unit != quota::Unit::timeout) return uint64_t{0};
   const auto parse_size = quota::size_parser(unit);
   return parse_size ? parse_size(value) : parse_count(value);
 }

@@ -30,6 +30,7 @@ Json json_of(const SessionGpu& gpu) {
 
 Json value_of(quota::Unit unit, uint64_t value) {
   if (!quota::choices_of(unit).empty()) return quota::name_of(unit, value);
+  if (unit == quota::Unit::timeout) return value == quota::kDefaultTimeout ? Json(nullptr) : Json(value);
   if (unit == quota::Unit::percent) return percent_of(static_cast<uint32_t>(value));
   return quota::is_limit(unit) ? limit(value) : Json(value);
 }
@@ -118,7 +119,11 @@ Json json_of(const Session& session) {
           {"streams", session.streams()},
           {"modules", session.modules()},
           {"ending", session.ending()},
-          {"state", state_text(session.state())}};
+          {"state", state_text(session)},
+          {"waiting_ms", session.waiting_ms()},
+          {"resumed", session.resumed()},
+          {"waited_ms", session.waited_ms()},
+          {"resent_bytes", session.resent_bytes()}};
 }
 
 Json json_of(const Quota& quota) {

@@ -56,6 +56,13 @@ struct Resume {
   Transport transport{};
   TlsSecret tls_secret{};
 };
+struct ConnectionBroken {
+  uint64_t link = 0;  // as in Resume
+};
+struct ConnectionResumed {
+  uint64_t link = 0;
+  uint64_t resent = 0;  // bytes that the worker sent again
+};
 struct Account {
   uint32_t slot = 0;  // the session's slot
 };

@@ -155,6 +155,7 @@ class Daemon {
       audit_.ended(session, reason, crashed);
       leases_.post_cleanup();
     });
+    pool_.on_break([this](const auto& session, const auto& event) { audit_.broken(session, event); });
     await_end_signal();
     if (const auto served = serve_administration(); !served) return fail(served.error().message);
     await_reload_signal();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/text/units.h"
+#include "protocol/control/quota_kinds.h"
 
 namespace gpupool::quota {
 

@@ -118,6 +118,28 @@ TEST_CASE("a program whose server cannot be reached in time fails as with a lost
   CHECK(pool.poold().await_log("session_ended"));
 }
 
+TEST_CASE("a program whose session was ended while it was away is told why") {
+  const bool soon = GENERATE(true, false);  // it returns while the worker still ends
+  Pool pool({}, kResumes);
+  CuttingProxy proxy(pool.poold().endpoint(), 1, 1);
+  proxy.stop_cutting();
+  Process app({driver_app(), "counting", "1000000", "4000"},
+              pool.through({{"GPUPOOL", proxy.endpoint().text()}}));
+  REQUIRE(app.await_output("working"));
+  ::kill(app.pid(), SIGSTOP);
+  proxy.cut();
+  REQUIRE(pool.poold().await_log("client_connection_broken"));
+  CHECK(run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "kill", "1",
+                    "--reason", "the rack moves"})
+            .status == 0);
+  if (!soon) REQUIRE(pool.poold().await_log("session_ended"));
+  ::kill(app.pid(), SIGCONT);
+  CHECK(app.wait(kLongPatience) == 1);
+  const std::string output = app.output();
+  INFO(output);
+  CHECK(lines_with(output, "the server ended the session: the rack moves").size() == 1);
+}
+
 TEST_CASE("the session of a killed program ends soon and that of an ended program at once") {
   Pool pool({}, kResumes);
   Process killed({driver_app(), "counting", "1000000", "4000"}, pool.through());

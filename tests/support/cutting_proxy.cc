@@ -38,6 +38,11 @@ CuttingProxy::~CuttingProxy() {
   }
 }
 
+void CuttingProxy::cut() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& line : lines_) line->cut = true;
+}
+
 void CuttingProxy::go_away() {
   ending_ = true;
   listener_->close();

@@ -26,6 +26,8 @@ class CuttingProxy {
   transport::Endpoint endpoint() const { return listener_->endpoint(); }
   unsigned cuts() const { return cuts_; }
   void stop_cutting() { cutting_ = false; }
+  // Cuts all present connections.
+  void cut();
   // Present connections stay open, but nothing passes any more.
   void freeze() { ++frozen_; }
   // Cuts all connections and refuses further ones.

@@ -74,8 +74,27 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
                  {"bytes_to_client", session.page.bytes_to_client.load(std::memory_order_relaxed)},
                  {"calls", session.page.calls.load(std::memory_order_relaxed)},
                  {"errors", session.page.errors.load(std::memory_order_relaxed)},
+                 {"resumed", session.breaks.resumed},
+                 {"waited_ms", session.breaks.waited.count()},
                  {"reason", reason}});
   write(crashed ? log::Level::error : log::Level::info, "session_ended", fields);
+}
+
+// Written to the file only: the worker logs breaks.
+void Audit::broken(const SessionView& session, const BreakEvent& event) {
+  if (!event.resumed) {
+    return file_.append_if_room("session_waits_for_client", {{"session", session.number},
+                                                             {"worker", session.worker},
+                                                             {"tenant", session.client.tenant},
+                                                             {"link", event.link}});
+  }
+  file_.append_if_room("session_resumed", {{"session", session.number},
+                                           {"worker", session.worker},
+                                           {"tenant", session.client.tenant},
+                                           {"link", event.link},
+                                           {"waited_ms", event.waited.count()},
+                                           {"resent_bytes", event.resent_bytes},
+                                           {"resumed", session.breaks.resumed}});
 }
 
 // Written to the file only: Acceptor logs the refusal.

@@ -24,6 +24,7 @@ class Audit {
   AuditFile::Counts counts() const { return file_.counts(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);
+  void broken(const SessionView& session, const BreakEvent& event);  // or resumed
   void denied(const Client& client, const Refusal& refusal);
   // Records the number of clients refused without a record of their own within about a second. Written to the
   // file only.

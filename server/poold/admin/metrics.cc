@@ -117,6 +117,14 @@ const Row<admin::Session> kSessionRows[] = {
     {"session_streams", "Streams of the session.", kGauge, VALUE(Session, m.streams())},
     {"session_state", "State of the session; 0: running, 1: locked, 2: checkpointed.", kGauge,
      VALUE(Session, static_cast<int>(m.state()))},
+    {"session_waits_for_client", "1 if a connection of the session is broken.", kGauge,
+     VALUE(Session, m.waiting_ms() != 0)},
+    {"session_resumed_total", "Broken connections on which the session went on.", kCounter,
+     VALUE(Session, m.resumed())},
+    {"session_waited_seconds_total", "Time for which broken connections were down.", kCounter,
+     VALUE(Session, m.waited_ms() * 1e-3)},
+    {"session_resent_bytes_total", "Bytes sent again after breaks.", kCounter,
+     VALUE(Session, m.resent_bytes())},
     {"session_modules", "Modules and libraries loaded by the session.", kGauge, VALUE(Session, m.modules())},
 };
 

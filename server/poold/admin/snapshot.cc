@@ -69,6 +69,10 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_modules(value(page.modules));
   session.set_ending(view.ending);
   session.set_state(static_cast<admin::Session::State>(view.state));
+  session.set_waiting_ms(static_cast<uint64_t>(view.breaks.waiting().count()));
+  session.set_resumed(view.breaks.resumed);
+  session.set_waited_ms(static_cast<uint64_t>(view.breaks.waited.count()));
+  session.set_resent_bytes(view.breaks.resent_bytes);
 }
 
 void fill(const Usage& usage, admin::Tenant& tenant) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "protocol/wire/checkpoint.h"
+#include "server/poold/workers/breaks.h"
 #include "server/poold/workers/client.h"
 #include "server/quota/session_page.h"
 
@@ -23,7 +24,8 @@ struct SessionView {
   bool ending;                     // end_session() was called
   wire::ProcessState state;
   const std::string& locked_by;  // program that locked it or is locking it, as its client reported
-  const char* state_change;      // name of the pending state change ("lock", ...); empty: none
+  const Breaks& breaks;
+  const char* state_change;  // name of the pending state change ("lock", ...); empty: none
 };
 
 }  // namespace gpupool::server

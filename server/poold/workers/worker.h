@@ -16,6 +16,7 @@
 
 #include "protocol/wire/frame.h"
 #include "server/confinement/worker_users.h"
+#include "server/poold/workers/breaks.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/worker_log.h"
 #include "server/poold/workers/worker_process.h"
@@ -55,7 +56,9 @@ struct Worker {
   std::string bulk_token;  // while serving
   std::string resume_key;  // while serving
   // The last accepted attempt to resume each of the session's connections.
-  std::array<uint64_t, wire::kMaxBulkConnections + 1> resume_attempts{};
+  std::array<uint64_t, Breaks::kLinks> resume_attempts{};
+  std::chrono::milliseconds resume_timeout{0};  // of the session
+  Breaks breaks;
   Client client;                                  // while serving; without descriptor and Hello
   std::chrono::system_clock::time_point started;  // of the session
   std::string ending;                             // reason given to end_session(); empty: not called

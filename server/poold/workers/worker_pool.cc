@@ -207,6 +207,10 @@ bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
     case ControlKind::peer_wanted: return peers_.wanted(worker, message.body<packet::PeerWanted>());
     case ControlKind::state_changed:
       return state_changes_.changed(worker, message.body<packet::StateChanged>());
+    case ControlKind::connection_broken:
+      return connection_broken(worker, message.body<packet::ConnectionBroken>());
+    case ControlKind::connection_resumed:
+      return connection_resumed(worker, message.body<packet::ConnectionResumed>());
     case ControlKind::turn: turns_.read_page(worker.session); return true;
     case ControlKind::memory_needed: return memory_.make_room(worker, message.body<packet::MemoryNeeded>());
     case ControlKind::moved_out: return memory_.moved_out(worker, message.body<packet::MovedOut>());
@@ -331,6 +335,7 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
 
 void WorkerPool::session_ended(Worker& worker, const std::string& how, bool crashed) {
   for (const auto& tell : session_ended_) tell(view_of(worker), how, crashed);
+  if (crashed || !worker.ending.empty()) remember_reason(worker, how);
   worker.account_slot.reset();
   if (has_own_users())
     code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));

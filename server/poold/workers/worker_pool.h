@@ -13,6 +13,7 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -137,6 +138,10 @@ class WorkerPool {
   void on_session_start(std::function<void(const SessionView&)> started) {
     session_started_.push_back(std::move(started));
   }
+  // Likewise for breaks of a session's connections, at a bounded rate for each session.
+  void on_break(std::function<void(const SessionView&, const BreakEvent&)> told) {
+    on_break_.push_back(std::move(told));
+  }
   // Ends all workers, including those with a client, then calls back.
   void stop(std::function<void()> stopped);
 
@@ -165,6 +170,12 @@ class WorkerPool {
   // Makes the client's session the worker's. Returns false if the worker cannot serve it; otherwise the
   // client is served or refused.
   bool hand_over(Worker& worker, Client& client);
+  bool connection_broken(Worker& worker, const packet::ConnectionBroken& message);
+  bool connection_resumed(Worker& worker, const packet::ConnectionResumed& message);
+  void tell_break(Worker& worker, const BreakEvent& event);
+  std::chrono::milliseconds resume_timeout_of(const Tenant* tenant) const;
+  // For a client that returns after its session has ended.
+  void remember_reason(const Worker& worker, const std::string& reason);
   void begin_session(Worker& worker, const Client& client, const packet::Session& session);
   Result<void> send_session(Worker& worker, const Client& client, const packet::Session& session,
                             std::string_view groups);
@@ -210,8 +221,13 @@ class WorkerPool {
   std::string last_failure_;
   bool backing_off_ = false;
   bool stopping_ = false;
+  struct EndedSession {
+    std::string session_id, tenant, resume_key, reason;
+  };
+  std::deque<EndedSession> ended_sessions_;  // the last ones that were ended here
   std::vector<SessionEnded> session_ended_;
   std::vector<std::function<void(const SessionView&)>> session_started_;
+  std::vector<std::function<void(const SessionView&, const BreakEvent&)>> on_break_;
   uint64_t start_failures_ = 0;
   uint64_t next_session_ = 1;
   uint64_t server_id_ = 0;  // random: names of shared objects are valid for this process only

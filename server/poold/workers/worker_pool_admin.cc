@@ -33,6 +33,7 @@ SessionView WorkerPool::view_of(const Worker& worker) const {
           .ending = !worker.ending.empty(),
           .state = state.state,
           .locked_by = state.by,
+          .breaks = worker.breaks,
           .state_change = state.pending()};
 }
 

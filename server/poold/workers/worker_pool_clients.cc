@@ -25,6 +25,11 @@ void close_shared(int& descriptor) {
   close_without_blocking(std::exchange(descriptor, -1));
 }
 
+bool proves_key(const Client::Resume& shown, const std::string& resume_key) {
+  const auto proof = peers::prove_resume(resume_key, shown.link, shown.attempt, shown.received);
+  return same_secret({proof.begin(), proof.end()}, shown.proof);
+}
+
 // For messages with a connection.
 template <class Body>
 bool add_connection(const Client& client, Body& body) {
@@ -84,7 +89,7 @@ void WorkerPool::attach(Client client) {
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
     packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0,
                       .from_peer = client.peer.has_value(),
-                      .link = settings_.resume_timeout.count() != 0 ? client.bulk_link : 0};
+                      .link = worker->resume_timeout.count() != 0 ? client.bulk_link : 0};
     if (!add_connection(client, bulk)) break;
     if (!send_control<ControlKind::bulk>(worker->socket(), bulk, "", client.descriptor)) break;
     if (client.tls) client.tls->end();  // the client continues with the worker
@@ -102,10 +107,12 @@ void WorkerPool::resume(Client client) {
     if (worker->client.tenant != client.tenant || worker->client.lease != client.lease) break;
     const auto& shown = *client.resume;
     if (shown.link >= worker->resume_attempts.size()) break;
-    const auto proof = peers::prove_resume(worker->resume_key, shown.link, shown.attempt, shown.received);
     uint64_t& last_attempt = worker->resume_attempts[shown.link];
     // An attempt that somebody has recorded is worth nothing a second time.
-    if (!same_secret({proof.begin(), proof.end()}, shown.proof) || shown.attempt <= last_attempt) break;
+    if (!proves_key(shown, worker->resume_key) || shown.attempt <= last_attempt) break;
+    if (!worker->ending.empty())
+      return refuse_(std::move(client),
+                     {control::HelloReply::DENIED, "the server ended the session: " + worker->ending});
     packet::Resume resume{.received = shown.received, .link = shown.link};
     if (!add_connection(client, resume)) break;
     if (!send_control<ControlKind::resume>(worker->socket(), resume, "", client.descriptor)) break;
@@ -115,8 +122,51 @@ void WorkerPool::resume(Client client) {
     log::info("session_resumes", {{"session", worker->session}, {"client", client.address}});
     return;
   }
-  refuse_(std::move(client), {control::HelloReply::DENIED,
-                              "cannot resume the session: it has ended, or this is not its client"});
+  std::string why = "cannot resume the session: it has ended, or this is not its client";
+  for (const EndedSession& ended : ended_sessions_) {
+    if (ended.session_id == client.session_id && ended.tenant == client.tenant &&
+        proves_key(*client.resume, ended.resume_key))
+      why = "the server ended the session: " + ended.reason;
+  }
+  refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
+}
+
+std::chrono::milliseconds WorkerPool::resume_timeout_of(const Tenant* tenant) const {
+  if (!tenant || tenant->quota.resume_timeout_seconds == quota::kDefaultTimeout)
+    return settings_.resume_timeout;
+  return std::chrono::seconds(tenant->quota.resume_timeout_seconds);
+}
+
+bool WorkerPool::connection_broken(Worker& worker, const packet::ConnectionBroken& message) {
+  if (message.link >= Breaks::kLinks) return workers_.end(worker, "invalid control message");
+  worker.breaks.since[message.link] = Clock::now();
+  tell_break(worker, {.link = message.link});
+  return true;
+}
+
+bool WorkerPool::connection_resumed(Worker& worker, const packet::ConnectionResumed& message) {
+  if (message.link >= Breaks::kLinks) return workers_.end(worker, "invalid control message");
+  Breaks& breaks = worker.breaks;
+  const auto since = std::exchange(breaks.since[message.link], {});
+  if (since == Clock::time_point{}) return workers_.end(worker, "resumed a connection that was not broken");
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since);
+  ++breaks.resumed;
+  breaks.waited += waited;
+  breaks.resent_bytes += message.resent;
+  tell_break(worker,
+             {.link = message.link, .resumed = true, .waited = waited, .resent_bytes = message.resent});
+  return true;
+}
+
+void WorkerPool::tell_break(Worker& worker, const BreakEvent& event) {
+  if (!worker.breaks.records.take()) return;
+  for (const auto& tell : on_break_) tell(view_of(worker), event);
+}
+
+void WorkerPool::remember_reason(const Worker& worker, const std::string& reason) {
+  constexpr size_t kMostRemembered = 64;
+  if (ended_sessions_.size() == kMostRemembered) ended_sessions_.pop_front();
+  ended_sessions_.push_back({worker.session_id, worker.client.tenant, worker.resume_key, reason});
 }
 
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
@@ -124,9 +174,9 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
                           .server_id = server_id_,
                           .largest_image = images_.largest_image(),
                           .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
-                          .resume_timeout_ms = settings_.resume_timeout.count(),
                           .oversubscribes = settings_.host_memory_for_idle != 0};
   const Tenant* const tenant = tenants_.find(client.tenant);
+  session.resume_timeout_ms = resume_timeout_of(tenant).count();
   if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
     refuse_(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
     return true;
@@ -188,6 +238,7 @@ void WorkerPool::begin_session(Worker& worker, const Client& client, const packe
   worker.bulk_token.assign(session.bulk_token.data(), session.bulk_token.size());
   worker.resume_key.assign(session.resume_key.data(), session.resume_key.size());
   worker.resume_attempts = {};
+  worker.resume_timeout = std::chrono::milliseconds(session.resume_timeout_ms);
   worker.client = client;
   worker.client.descriptor = -1;
   worker.client.hello.clear();

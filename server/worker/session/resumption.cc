@@ -80,10 +80,15 @@ void Resumption::run() {
     const auto start = Clock::now();
     log::info("client_connection_broken",
               {{"session", terms_.session_number}, {"link", link_}, {"reason", why->message}});
+    terms_.offers->broken(link_);
+    const uint64_t resent_before = connection_.resent();
     if (!wait_for_client(*why)) return connection_.give_up(*why);
+    const uint64_t resent = connection_.resent() - resent_before;
+    terms_.offers->resumed(link_, resent);
     log::info("session_resumed",
               {{"session", terms_.session_number},
                {"link", link_},
+               {"resent_bytes", resent},
                {"transport", connection_.carrier()},
                {"milliseconds", std::chrono::duration_cast<milliseconds>(Clock::now() - start).count()}});
   }

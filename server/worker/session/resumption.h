@@ -31,6 +31,11 @@ class Resumptions {
   void add(uint64_t link, Resumption& resumption);
   // Afterwards nothing is passed to it.
   void remove(uint64_t link);
+  // Tell poold, for monitoring.
+  void broken(uint64_t link) { (void)control_.send<server::ControlKind::connection_broken>({link}); }
+  void resumed(uint64_t link, uint64_t resent) {
+    (void)control_.send<server::ControlKind::connection_resumed>({link, resent});
+  }
 
  private:
   Control& control_;

@@ -44,6 +44,7 @@ Sample sample_of(Unit unit) {
     case Unit::count: return {7, "7", "7", "7", 7};
     case Unit::percent: return {125, "12.5", "12.5", "12.5 %", 12.5};
     case Unit::mode: return {1, "'hard'", "hard", "hard", "hard"};
+    case Unit::timeout: return {30, "30", "30", "30 s", 30};
     case Unit::priority:
       return {2, "'latency-critical'", "latency-critical", "latency-critical", "latency-critical"};
   }
