@@ -17,7 +17,13 @@ Outcome share_host_memory(Session& session, Command& command) {
   if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
   // The client sends the descriptor before the command.
   const auto descriptor = connection.receive_descriptor(transport::Clock::now());
-  if (!descriptor) return Outcome::malformed("share_host_memory without a file descriptor");
+  if (!descriptor) {
+    // It was lost with the connection on which it was sent: the client uses memory that is not shared.
+    const auto* const resumable = session.start.resumable;
+    if (resumable && (resumable->broken() || resumable->times_resumed() != 0))
+      return CUDA_ERROR_NOT_SUPPORTED;
+    return Outcome::malformed("share_host_memory without a file descriptor");
+  }
   ContextState* const context = session.contexts.enter_named(command.header.context);
   uint64_t device = 0;
   const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size,
