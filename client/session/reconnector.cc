@@ -95,7 +95,11 @@ Result<void> Reconnector::try_once() {
   const auto reply = hello::exchange(**carrier, hello, deadline);
   if (!reply) return reply.error();
   if (auto upgraded = (*carrier)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded;
+  // The thread that reads may have become one that waits for room, which there is only when all is sent again.
+  // Somebody must read meanwhile: the server may have as much to send, and the connection may end.
+  if (read_rest_) read_rest_(true);
   const auto resumed = connection_.resume(std::move(*carrier), reply->resume_received);
+  if (read_rest_) read_rest_(false);
   // Not with these positions, however often it is tried.
   if (!resumed) return Error{ErrorCode::refused, resumed.error().message};
   return {};

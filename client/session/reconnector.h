@@ -23,8 +23,8 @@ class Reconnector {
     std::chrono::milliseconds timeout{0};  // from a break until the session is given up
     std::string name;                      // of the server, for messages
   };
-  // `read_rest(true)` is called when the connection has ended, and has another thread read what has arrived
-  // until read_rest(false); null if a thread reads all the time.
+  // `read_rest(true)` is called when the connection has ended and while it is resumed, and has another thread
+  // read what arrives until read_rest(false); null if a thread reads all the time.
   Reconnector(transport::ResumableConnection& connection, std::function<void(bool)> read_rest)
       : connection_(connection), read_rest_(std::move(read_rest)) {}
 
