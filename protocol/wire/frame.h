@@ -57,6 +57,9 @@ enum class MessageKind : uint16_t {
   // A quota has refused a request: body is QuotaRefusal and the quota's name (refusal.h). Only to clients
   // that take it.
   quota_refusal = 8,
+  // poold asks the client to migrate its session: body is MigrationWish and the other server's address
+  // (migration.h). Only to clients that can migrate.
+  migration_wish = 9,
 };
 struct MessageHeader {
   uint32_t length = 0;  // bytes after this header

@@ -1,0 +1,61 @@
+// Moving a session from one worker (the source) to another one (the target), on this or another host
+// (docs/adr/0037-migration.md). The client opens a session with the target's server, gives the source a key
+// to it, and continues there when the source has sent everything. Conventions as in commands.h.
+#pragma once
+#include <cstdint>
+
+#include "protocol/wire/peers.h"
+
+namespace gpupool::wire {
+
+// MessageKind::migration_wish: the address of the other server (text of the message's rest, as in GPUPOOL)
+// follows. The client answers with end_migration, also if it does not try.
+struct MigrationWish {
+  uint64_t number;  // of poold's; returned in end_migration
+};
+
+// adopt_session: the first command of a session that is to become a copy of another one. The commands that
+// make its objects come from the source, on a connection with the key of this command
+// (peers::copy_key(bulk token, sequence)). No body. Reply: AdoptedSession if the copy is complete, else an
+// error and the reason (text); then the session must end.
+struct AdoptedSession {
+  uint64_t sequence;  // of the source's last command; the client's next command has the next number
+};
+// What the source sends: for each command an AdoptedCommand, the command (CommandHeader and body) and the
+// expected reply. The last command is end_migration of the source's last sequence number.
+struct AdoptedCommand {
+  uint32_t reply_bytes;  // bytes of the expected reply behind the command
+  uint32_t checks;       // 1: another reply than the expected one ends the adoption
+};
+
+// migrate_session: sends the session to the target. Executed after all earlier commands and when the device
+// has no work of the session; the client sends no other command before the reply, which is the last message
+// if the migration was successful. Reply: empty, or an error and the reason (text); then nothing has changed.
+struct MigrateSession {
+  PeerTarget target;  // `copy` is the sequence number of adopt_session
+};
+
+// end_migration: the client's answer to a MigrationWish, with the reason (text) if it did not migrate. If it
+// did, the source's session ends. `sequence`: in the source's stream to the target only.
+struct EndMigration {
+  uint64_t number;    // of the MigrationWish; 0: nobody asked
+  uint64_t sequence;  // of the source's last command
+  uint32_t migrated;  // 1: the session continues with the other server
+  uint32_t reserved;
+};
+
+// fill_variable: the name (text) and then the bytes of a part of a module's or library's variable follow.
+// Only in the stream of adopt_session.
+struct FillVariable {
+  uint64_t owner;  // module or library
+  uint64_t offset;
+};
+
+static_assert(kIsBody<MigrationWish, 8>);
+static_assert(kIsBody<AdoptedSession, 8>);
+static_assert(kIsBody<AdoptedCommand, 8>);
+static_assert(kIsBody<MigrateSession, 80>);
+static_assert(kIsBody<EndMigration, 24>);
+static_assert(kIsBody<FillVariable, 16>);
+
+}  // namespace gpupool::wire
