@@ -41,6 +41,7 @@ struct Hello {
   uint64_t resume_attempt = 0;
   uint64_t resume_received = 0;
   uint32_t bulk_link = 0;
+  bool can_migrate = false;
 };
 
 struct Attribute {
@@ -213,6 +214,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(20): hello.resume_attempt = in.get_uint64(); return true;
       case varint(21): hello.resume_received = in.get_uint64(); return true;
       case varint(22): hello.bulk_link = in.get_uint32(); return true;
+      case varint(23): hello.can_migrate = get_flag(in); return true;
       default: return false;
     }
   });
@@ -286,6 +288,7 @@ inline std::string encode(const Hello& hello) {
   fields.u64(20, hello.resume_attempt);
   fields.u64(21, hello.resume_received);
   fields.u32(22, hello.bulk_link);
+  fields.boolean(23, hello.can_migrate);
   return out;
 }
 

@@ -35,7 +35,8 @@ hello::Hello sample_hello() {
           .can_resume = true,
           .resume_attempt = 3,
           .resume_received = 1ull << 41,
-          .bulk_link = 8};
+          .bulk_link = 8,
+          .can_migrate = true};
 }
 
 hello::HelloReply sample_reply() {
@@ -94,6 +95,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_resume_attempt(in.resume_attempt);
   out.set_resume_received(in.resume_received);
   out.set_bulk_link(in.bulk_link);
+  out.set_can_migrate(in.can_migrate);
   return out;
 }
 
