@@ -21,6 +21,8 @@ enum class ControlKind : uint32_t {
 #undef CONTROL
 };
 
+constexpr size_t kMostMigrationText = 1024;  // bytes of the payloads of migrate and migration_ended
+
 namespace packet {
 
 struct NoBody {};
@@ -140,6 +142,15 @@ struct StopLocking {
 
 struct DumpQuestion {
   uint64_t question = 0;
+};
+
+struct Migrate {
+  uint64_t number = 0;  // not 0
+};
+struct MigrationEnded {
+  uint64_t number = 0;    // of migrate; 0: the client has migrated its session by itself
+  uint32_t migrated = 0;  // 1: the session continues with another server, and ends here
+  uint32_t reserved = 0;
 };
 
 struct PeerWanted {

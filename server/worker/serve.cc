@@ -46,6 +46,7 @@ void read_wishes(const std::string& hello, SessionStart& start) {
   if (!wish.ParseFromString(hello)) return;
   start.compression = static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
   start.takes_quota_refusals = wish.takes_quota_refusals();
+  start.can_migrate = wish.can_migrate();
 }
 
 // Addresses and keys of memory that is registered for rdma belong to one queue pair, so such sessions end

@@ -92,21 +92,25 @@ Background::~Background() {
 void Background::run() {
   using Clock = std::chrono::steady_clock;
   const auto [out, error] = session_.capture.descriptors();
-  pollfd polled[4] = {
-      {wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}, {stop_descriptor_, POLLIN, 0}};
+  pollfd polled[5] = {{wake_, POLLIN, 0},
+                      {out, POLLIN, 0},
+                      {error, POLLIN, 0},
+                      {stop_descriptor_, POLLIN, 0},
+                      {session_.migration_requests.descriptor(), POLLIN, 0}};
   uint64_t seen = 0;
   LongCommand long_command(session_.start);
   auto since = Clock::now();
   auto next_tick = Clock::now() + kTick;
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_tick - Clock::now());
-    ::poll(polled, 4, static_cast<int>(std::max<int64_t>(0, left.count())));
+    ::poll(polled, 5, static_cast<int>(std::max<int64_t>(0, left.count())));
     if (polled[0].revents != 0) return;
     if (polled[1].revents != 0 || polled[2].revents != 0) session_.capture.drain();
     if (polled[3].revents != 0) {
       session_.outbox.end("poold is shutting down");
       polled[3].fd = -1;
     }
+    if (polled[4].revents != 0) session_.migration_requests.send_to_client();
     if (session_.outbox.over()) session_.compute.stop();
     const auto now = Clock::now();
     if (now < next_tick) continue;

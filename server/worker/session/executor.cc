@@ -90,6 +90,7 @@ bool Executor::run() {
   if (!load()) return false;
   session_.moves.begin();
   session_.checkpoint.begin();
+  session_.migration_requests.begin();
   while (true) {
     const auto header = session_.inbox.next();
     if (!header) {
@@ -106,6 +107,7 @@ bool Executor::run() {
     quota::count(session_.counters.calls);
     if (!receive(*header)) return false;
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
+    if (session_.migration_requests.has_left()) return true;
     if (!settle() || !make_room()) return false;
   }
 }

@@ -47,6 +47,7 @@ Session::Session(SessionStart& start)
       shared_memory(api, waits),
       peers(start),
       exported_handles(api, start.control, start.server_id, start.session_number),
+      migration_requests(start, outbox),
       checkpoint_image(ledger, exported_handles, outbox),
       memory(api, contexts, outbox, ledger, scrubber, copies.remote.memory()),
       moves(*this),

@@ -28,6 +28,7 @@
 #include "server/worker/session/executor.h"
 #include "server/worker/session/handle_table.h"
 #include "server/worker/session/inbox.h"
+#include "server/worker/session/migration_requests.h"
 #include "server/worker/session/outbox.h"
 #include "server/worker/session/output_capture.h"
 #include "server/worker/session/replies.h"
@@ -84,6 +85,7 @@ class Session {
   Peers peers;
   Resumption* resumption = nullptr;  // while the session runs, if its client can resume it
   ExportedHandles exported_handles;
+  MigrationRequests migration_requests;
 
   // Device memory.
   CheckpointImage checkpoint_image;

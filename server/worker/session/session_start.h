@@ -105,6 +105,7 @@ struct SessionStart {
   // Part of the names of memory and events shared between processes.
   uint64_t server_id = 0, session_number = 0;
   bool takes_quota_refusals = false;  // the client takes MessageKind::quota_refusal
+  bool can_migrate = false;           // the client takes MessageKind::migration_wish
   bool oversubscribes = false;        // device memory may be moved to host memory and back
   int stop_descriptor = -1;           // readable when poold shuts down, which ends the session; -1: none
 

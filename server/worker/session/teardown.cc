@@ -107,6 +107,7 @@ CUresult destroy_context_object(Session& session, CUcontext object, bool primary
 }
 
 void tear_down(Session& session) {
+  session.migration_requests.end();
   session.checkpoint.end();
   session.moves.end();
   session.compute.stop();

@@ -93,7 +93,8 @@ class PairConnection final : public transport::Connection {
 
 TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image, bool shares_memory,
                        testing::FakeDirectMemory* direct, bool staged, Usage usage,
-                       const std::function<void(FakeDriver&)>& prepare) {
+                       const std::function<void(FakeDriver&)>& prepare,
+                       const std::function<void(SessionStart&)>& adjust) {
   if (prepare) prepare(fake);
   int ends[2];
   must(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket pair");
@@ -132,6 +133,7 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
   start.usage = std::move(usage);
   start.image_nonce = kImageNonce;
   start.largest_image = largest_image;
+  if (adjust) adjust(start);
   session_ = std::async(std::launch::async,
                         [start = std::move(start)]() mutable { return run_session(std::move(start)); });
 }

@@ -60,7 +60,8 @@ class TestClient {
   explicit TestClient(bool capture_output = false, Control* control = nullptr, uint64_t largest_image = 0,
                       bool shares_memory = false, testing::FakeDirectMemory* direct = nullptr,
                       bool staged = false, Usage usage = {},
-                      const std::function<void(FakeDriver&)>& prepare = {});
+                      const std::function<void(FakeDriver&)>& prepare = {},
+                      const std::function<void(SessionStart&)>& adjust = {});
   ~TestClient();  // hangs up and waits for the session's end
 
   // Sends a command and returns its sequence number.

@@ -12,6 +12,7 @@
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
+#include "protocol/wire/migration.h"
 #include "protocol/wire/peers.h"
 #include "protocol/wire/sharing.h"
 #include "server/worker/handlers/call_rows.h"
@@ -69,12 +70,13 @@ uint16_t id(Command command) {
   return static_cast<uint16_t>(command);
 }
 
+const std::string kPtx =
+    ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
+
 // A frame of each kind; valid in this order after begin().
 std::vector<Frame> frames(const Client& client) {
-  const std::string ptx =
-      ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
   cuda::ImageSpans spans;
-  spans.image = std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1));
+  spans.image = std::as_bytes(std::span(kPtx.c_str(), kPtx.size() + 1));
   cuda::Bytes image;
   REQUIRE(cuda::bundle(spans, image) == CUDA_SUCCESS);
   auto upload = bytes_of(wire::UploadPart{kUpload, image.view().size()});
@@ -219,7 +221,7 @@ std::vector<Frame> frames(const Client& client) {
         {id(Command::destroy_linker), bytes_of(wire::DestroyLinker{linker})},
         {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
         {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
-        {id(Command::goodbye), {}},
+        {id(Command::end_migration), named(wire::EndMigration{}, "reason")}, {id(Command::goodbye), {}},
   };
   // cancel_bulk names the copy by its command's sequence number.
   for (size_t i = 1; i < all.size(); ++i) {
@@ -227,6 +229,11 @@ std::vector<Frame> frames(const Client& client) {
       all[i].body = bytes_of(wire::CancelBulk{client.next_sequence + i - 1});
   }
   return all;
+}
+
+size_t frame_count() {
+  Client client;
+  return frames(client).size();
 }
 
 void begin(Client& client) {
@@ -275,11 +282,7 @@ TEST_CASE("accepts the unchanged frame of every command") {
 }
 
 TEST_CASE("a truncated body fails or ends the session") {
-  size_t count = 0;
-  {
-    Client client;
-    count = frames(client).size();
-  }
+  const size_t count = frame_count();
   for (size_t which = 0; which < count; ++which) {
     for (size_t cut = 0;; ++cut) {
       Client client;
@@ -306,11 +309,7 @@ TEST_CASE("a truncated body fails or ends the session") {
 }
 
 TEST_CASE("an excess byte in a body ends the session") {
-  size_t count = 0;
-  {
-    Client client;
-    count = frames(client).size();
-  }
+  const size_t count = frame_count();
   for (size_t which = 0; which < count; ++which) {
     Client client;
     begin(client);
@@ -360,11 +359,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
 }
 
 TEST_CASE("changed bytes in a body at most fail or end the session") {
-  size_t count = 0;
-  {
-    Client client;
-    count = frames(client).size();
-  }
+  const size_t count = frame_count();
   unsigned seed = 1;
   for (size_t which = 0; which < count; ++which) {
     for (int round = 0; round < 40; ++round) {

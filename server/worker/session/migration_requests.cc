@@ -1,0 +1,96 @@
+#include "server/worker/session/migration_requests.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <span>
+#include <utility>
+
+#include "common/text/printable.h"
+
+namespace gpupool::worker {
+namespace {
+
+using server::ControlKind;
+
+static_assert(kMostMessageBytes <= server::kMostMigrationText);
+
+// Returns why the client cannot migrate the session, or null.
+const char* migration_obstacle(const SessionStart& start) {
+  if (!start.can_migrate) return "the client cannot migrate sessions: its version is too old";
+  if (!start.resumable) {
+    return "only sessions that can be resumed can migrate: poold needs --resume-timeout, and the session "
+           "another transport than rdma";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+MigrationRequests::MigrationRequests(const SessionStart& start, Outbox& outbox)
+    : start_(start), outbox_(outbox), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+MigrationRequests::~MigrationRequests() {
+  ::close(wake_);
+}
+
+void MigrationRequests::begin() {
+  if (!start_.control) return;
+  start_.control->handle(ControlKind::migrate,
+                         [this](const server::ControlMessage& message) { receive(message); });
+}
+
+void MigrationRequests::end() {
+  if (start_.control) start_.control->handle(ControlKind::migrate, nullptr);
+}
+
+void MigrationRequests::receive(const server::ControlMessage& message) {
+  const uint64_t number = message.body<server::packet::Migrate>().number;
+  if (const char* const obstacle = migration_obstacle(start_)) {
+    (void)report(number, false, obstacle);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    open_ = number;
+    unsent_ = message.payload;
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+}
+
+void MigrationRequests::send_to_client() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
+  wire::MigrationWish wish{};
+  std::optional<std::string> address;
+  {
+    const std::lock_guard lock(mutex_);
+    wish.number = open_;
+    address = std::exchange(unsent_, std::nullopt);
+  }
+  if (!address) return;
+  outbox_.send(wire::MessageKind::migration_wish, 0, 0, std::as_bytes(std::span(&wish, 1)),
+               std::as_bytes(std::span(*address)));
+}
+
+bool MigrationRequests::answered(const wire::EndMigration& answer, std::string_view reason) {
+  if (answer.number != 0) {
+    const std::lock_guard lock(mutex_);
+    if (answer.number != open_) return false;
+    open_ = 0;
+    unsent_.reset();
+  }
+  left_ = answer.migrated != 0;
+  if (answer.number == 0 && !left_) return true;  // poold knows nothing of the attempt
+  if (!report(answer.number, left_, printable_message(reason)) && !left_)
+    outbox_.end("poold does not read its control socket");
+  return true;
+}
+
+bool MigrationRequests::report(uint64_t number, bool migrated, std::string_view reason) {
+  const server::packet::MigrationEnded ended{.number = number, .migrated = migrated ? 1u : 0u};
+  return !start_.control || start_.control->send<ControlKind::migration_ended>(ended, reason).ok();
+}
+
+}  // namespace gpupool::worker
