@@ -197,6 +197,9 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
     case ControlKind::dump_wanted:
       worker.dump_question = message.body<packet::DumpQuestion>().question;
       return;
+    case ControlKind::migrate:
+      worker.migration = message.body<packet::Migrate>().number;
+      return require(worker.migration != 0 && !message.payload.empty());
     case ControlKind::account:
     case ControlKind::bulk:
     case ControlKind::end_session:

@@ -24,9 +24,9 @@ struct FakeWorker {
   // Received from poold:
   uint64_t session = 0;
   std::string session_id, bulk_token;
-  uint64_t dump_question = 0, state_question = 0;  // ids of unanswered requests
-  int image_space = -1;                            // file to be filled with an image
-  wire::ImageDigest image_name{};                  // name and size of that image
+  uint64_t dump_question = 0, state_question = 0, migration = 0;  // ids of unanswered requests
+  int image_space = -1;                                           // file to be filled with an image
+  wire::ImageDigest image_name{};                                 // name and size of that image
   uint64_t image_bytes = 0;
   server::packet::ShareWanted share_wanted{};  // last request from another worker
   std::multiset<uint64_t> share_requests;      // its own unanswered requests

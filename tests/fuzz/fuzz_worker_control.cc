@@ -12,6 +12,7 @@
 #include <span>
 #include <type_traits>
 
+#include "common/text/printable.h"
 #include "tests/fuzz/fake_pool.h"
 #include "tests/fuzz/input.h"
 
@@ -21,11 +22,12 @@ using namespace gpupool::server;
 namespace {
 
 constexpr ControlKind kKinds[] = {
-    ControlKind::turn,          ControlKind::memory_needed, ControlKind::moved_out,
-    ControlKind::image_wanted,  ControlKind::image_deposit, ControlKind::image_damaged,
-    ControlKind::share_wanted,  ControlKind::share_found,   ControlKind::share_missing,
-    ControlKind::state_changed, ControlKind::dump,          ControlKind::peer_wanted,
-    ControlKind::image_offered, ControlKind::ready,         ControlKind::failed};
+    ControlKind::turn,           ControlKind::memory_needed, ControlKind::moved_out,
+    ControlKind::image_wanted,   ControlKind::image_deposit, ControlKind::image_damaged,
+    ControlKind::share_wanted,   ControlKind::share_found,   ControlKind::share_missing,
+    ControlKind::state_changed,  ControlKind::dump,          ControlKind::peer_wanted,
+    ControlKind::image_offered,  ControlKind::ready,         ControlKind::failed,
+    ControlKind::migration_ended};
 constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
 constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};           // milliseconds
 constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // statuses of waitpid()
@@ -47,7 +49,7 @@ class Attack {
     for (size_t i = 0; i < pool_.workers().count(); ++i) pool_.workers().take(*pool_.workers().at(i));
     check_books();
     pool_.stop();
-    if (dumps_ != 0 || (open_ != 0 && !gave_up_)) std::abort();  // unanswered requests
+    if (dumps_ != 0 || migrations_ != 0 || (open_ != 0 && !gave_up_)) std::abort();  // unanswered requests
   }
 
  private:
@@ -111,7 +113,8 @@ class Attack {
     const uint32_t odd = input_.below(16);
     const uint32_t other = odd == 1 ? input_.get<uint32_t>() : 0;
     if (!its) return;
-    const std::string text = odd == 2 || kind == ControlKind::dump ? input_.text() : "";
+    const bool has_text = kind == ControlKind::dump || kind == ControlKind::migration_ended;
+    const std::string text = odd == 2 || has_text ? input_.text() : "";
     // Sends the struct of `kind`; for odd == 1, under another kind.
     const auto as = [&](const auto& body) {
       using Body = std::remove_cvref_t<decltype(body)>;
@@ -143,6 +146,8 @@ class Attack {
       case ControlKind::state_changed:
         return as(packet::StateChanged{.question = of.question, .result = of.result});
       case ControlKind::dump: return as(packet::DumpQuestion{.question = of.question});
+      case ControlKind::migration_ended:
+        return as(packet::MigrationEnded{.number = of.question, .migrated = of.restores});
       case ControlKind::peer_wanted:
         return as(packet::PeerWanted{.request = of.request, .target = of.target});
       default: return as(packet::NoBody{});
@@ -159,7 +164,7 @@ class Attack {
   void answer(fuzz::FakeWorker& its) {
     fuzz::FakeWorkers& all = pool_.workers();
     all.take(its);
-    switch (input_.below(6)) {
+    switch (input_.below(7)) {
       case 0:
         all.fill_image(its, true);
         return all.send<ControlKind::image_deposit>(its, {.bytes = its.image_bytes, .name = its.image_name});
@@ -174,6 +179,9 @@ class Attack {
         return all.send<ControlKind::state_changed>(
             its, {.question = its.state_question, .result = static_cast<int32_t>(input_.below(2))});
       case 4: return all.send<ControlKind::dump>(its, {.question = its.dump_question}, input_.text());
+      case 5:
+        return all.send<ControlKind::migration_ended>(
+            its, {.number = its.migration, .migrated = input_.below(2)}, input_.text());
       default: return;
     }
   }
@@ -209,7 +217,7 @@ class Attack {
 
   void ask() {
     const uint64_t session = input_.below(6);
-    switch (input_.below(4)) {
+    switch (input_.below(5)) {
       case 0:
         ++dumps_;
         if (!pool_.pool().dumps().ask(session,
@@ -218,12 +226,26 @@ class Attack {
         return;
       case 1: return static_cast<void>(pool_.pool().end_session(session, input_.text()));
       case 2: return pool_.pool().end_sessions(tenant(), "ended");
+      case 3:
+        ++migrations_;
+        if (!pool_.pool().request_migration(
+                session, input_.text(),
+                [this](const Result<Migrations::Outcome>& outcome) { check(outcome); }))
+          --migrations_;
+        return;
       default: {
         wire::PeerHello hello = input_.get<wire::PeerHello>();
         if (pool_.pool().find_peer_copy(hello)) std::abort();  // a session's id cannot be guessed
         return;
       }
     }
+  }
+
+  void check(const Result<Migrations::Outcome>& outcome) {
+    --migrations_;
+    if (outcome &&
+        (outcome->reason.size() > kMostMigrationText || printable(outcome->reason) != outcome->reason))
+      std::abort();
   }
 
   void attach() {
@@ -282,7 +304,7 @@ class Attack {
   const int file_;
   fuzz::FakePool pool_;
   uint64_t question_ = 0;
-  int open_ = 0, dumps_ = 0;  // unanswered requests
+  int open_ = 0, dumps_ = 0, migrations_ = 0;  // unanswered requests
   bool gave_up_ = false;
 };
 

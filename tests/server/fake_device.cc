@@ -164,10 +164,30 @@ void say_last_words() {
   ::_exit(0);
 }
 
+// Reports migrations as no worker may: without a request, twice, or with an invalid state or reason.
+void report_migrations(const std::string& how) {
+  using namespace gpupool::server;
+  const auto report = [](uint64_t number, uint32_t migrated, const std::string& reason = "") {
+    (void)send_control<ControlKind::migration_ended>(kControlDescriptor,
+                                                     {.number = number, .migrated = migrated}, reason);
+  };
+  if (how == "unknown") report(1, 0, "no");
+  if (how == "unasked") report(0, 0, "no");
+  if (how == "state") report(0, 2);
+  if (how == "long") report(0, 1, std::string(kMostMigrationText + 1, 'x'));
+  if (how == "unprintable") report(0, 1, "\x1b[2J");
+  if (how == "twice") report(0, 1), report(0, 1);
+}
+
 void speak_to_poold() {
   using namespace gpupool::server;
   const std::string how = mode();
   if (how.starts_with("hostile:linger-")) return send_lingering(how);
+  if (how.starts_with("hostile:migration-")) return report_migrations(how.substr(18));
+  if (how == "hostile:turns") {
+    for (int count = 0; count < 10; ++count) (void)send_control<ControlKind::turn>(kControlDescriptor);
+    return;
+  }
   if (how == "hostile:last-words") return say_last_words();
   if (how == "hostile:memory") return take_memory();
   if (how == "hostile:admin") return speak_to_admin_socket();

@@ -145,7 +145,9 @@ TEST_CASE("a worker inherits no descriptors but its own") {
 }
 
 TEST_CASE("only the worker that violates the control protocol is ended") {
-  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit", "dump", "peers");
+  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit", "dump", "peers",
+                                   "migration-unknown", "migration-unasked", "migration-state",
+                                   "migration-long", "migration-unprintable", "migration-twice");
   CAPTURE(how);
   PooldProcess poold(kDevice, {"--peers", "127.0.0.0/8"}, {{"FAKE_DEVICE", "hostile:" + how}});
   RawClient hostile(poold.endpoint());

@@ -6,12 +6,6 @@
 #include "server/sockets/descriptor_closer.h"
 
 namespace gpupool::server {
-namespace {
-
-// Limit of messages read from an ended worker's socket, which another process may hold and write to.
-constexpr int kLastMessages = 64;
-
-}  // namespace
 
 ImageTransfers::~ImageTransfers() {
   for (const auto& [session, transfer] : transfers_) close_without_blocking(transfer.file);
@@ -58,15 +52,9 @@ bool ImageTransfers::deposited(Worker& worker, const packet::Image& deposit) {
   return added || workers_.end(worker, added.error().message);
 }
 
-void ImageTransfers::take_last(Worker& worker) {
+bool ImageTransfers::awaits_deposit(const Worker& worker) const {
   const auto transfer = transfers_.find(worker.session);
-  if (transfer == transfers_.end()) return;
-  for (int count = 0; count < kLastMessages && transfer->second.file >= 0; ++count) {
-    const auto message = receive_worker_control(worker.socket());
-    if (!message) return;
-    if (message->kind == ControlKind::image_deposit && !deposited(worker, message->body<packet::Image>()))
-      return;
-  }
+  return transfer != transfers_.end() && transfer->second.file >= 0;
 }
 
 void ImageTransfers::session_ended(const Worker& worker) {

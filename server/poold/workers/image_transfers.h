@@ -26,9 +26,8 @@ class ImageTransfers {
   // its client's reply while it fills the file.
   bool offered(Worker& worker, const packet::ImageQuestion& offered);
   bool deposited(Worker& worker, const packet::Image& deposit);
-  // Takes the image that a worker deposited last before it exited; at most one, for which it was given a
-  // file.
-  void take_last(Worker& worker);
+  // True if the worker has a file to fill and deposit.
+  bool awaits_deposit(const Worker& worker) const;
   void session_ended(const Worker& worker);
 
  private:

@@ -62,6 +62,8 @@ struct Worker {
   Client client;                                  // while serving; without descriptor and Hello
   std::chrono::system_clock::time_point started;  // of the session
   std::string ending;                             // reason given to end_session(); empty: not called
+  // How the session ends because its client has migrated it: "migrated to ADDRESS"; empty: it has not.
+  std::string migrated;
   std::string failure;
 };
 

@@ -64,6 +64,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       memory_(workers_, tenants, devices_, settings_.host_memory_for_idle),
       state_changes_(workers_, devices_, settings_.host_memory_for_checkpoints),
       dumps_(context, workers_, [this](const Worker& worker) { return view_of(worker); }),
+      migrations_(workers_),
       waiting_(context, settings_.client_patience,
                [this](Client client) {
                  refuse_(std::move(client), {control::HelloReply::BUSY,
@@ -161,63 +162,6 @@ void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
   watch_control(worker);
 }
 
-// Reads one message per event, so that a worker that floods its socket does not starve the others.
-void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
-  worker->control.async_wait(asio::posix::stream_descriptor::wait_read,
-                             [this, worker](const asio::error_code& status) {
-                               if (!status && read_control(*worker)) watch_control(worker);
-                             });
-}
-
-// Returns false if nothing more may be read.
-bool WorkerPool::read_control(Worker& worker) {
-  if (!worker.failure.empty()) return false;
-  const auto message = receive_worker_control(worker.socket());
-  if (!message) {
-    if (message.error().code == ErrorCode::limit) return true;  // no message
-    if (message.error().code == ErrorCode::malformed) workers_.end(worker, message.error().message);
-    return false;  // the worker has ended; reap() reports it
-  }
-  if (worker.state == Stage::serving) return handle_message(worker, *message);
-  if (worker.state == Stage::starting && message->kind == ControlKind::ready) {
-    // The worker has had no client yet, so its message is trusted.
-    if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) set_devices(said);
-    became_ready(worker);
-    return true;
-  }
-  worker.failure = message->kind == ControlKind::failed ? message->payload : "control protocol violation";
-  if (worker.state == Stage::idle) settings_.processes.kill(worker.pid);
-  return false;
-}
-
-// A worker executes a client's commands, so its messages are validated like a client's.
-bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
-  if (message.kind == ControlKind::dump) return dumps_.answered(worker, message);
-  if (!message.payload.empty()) return workers_.end(worker, "invalid control message");
-  switch (message.kind) {
-    case ControlKind::image_offered:
-      return image_transfers_.offered(worker, message.body<packet::ImageQuestion>());
-    case ControlKind::image_deposit: return image_transfers_.deposited(worker, message.body<packet::Image>());
-    case ControlKind::image_wanted:
-      return image_transfers_.wanted(worker, message.body<packet::ImageQuestion>());
-    case ControlKind::image_damaged: return image_transfers_.damaged(worker, message.body<packet::Image>());
-    case ControlKind::share_wanted: return shares_.ask(worker, message.body<packet::ShareWanted>());
-    case ControlKind::share_found: return shares_.found(worker, message.body<packet::ShareFound>());
-    case ControlKind::share_missing: return shares_.missing(worker, message.body<packet::ShareMissing>());
-    case ControlKind::peer_wanted: return peers_.wanted(worker, message.body<packet::PeerWanted>());
-    case ControlKind::state_changed:
-      return state_changes_.changed(worker, message.body<packet::StateChanged>());
-    case ControlKind::connection_broken:
-      return connection_broken(worker, message.body<packet::ConnectionBroken>());
-    case ControlKind::connection_resumed:
-      return connection_resumed(worker, message.body<packet::ConnectionResumed>());
-    case ControlKind::turn: turns_.read_page(worker.session); return true;
-    case ControlKind::memory_needed: return memory_.make_room(worker, message.body<packet::MemoryNeeded>());
-    case ControlKind::moved_out: return memory_.moved_out(worker, message.body<packet::MovedOut>());
-    default: return workers_.end(worker, "invalid control message");
-  }
-}
-
 void WorkerPool::set_devices(const control::Devices& devices) {
   devices_.assign(devices.devices().begin(), devices.devices().end());
   driver_version_ = devices.driver_version();
@@ -310,7 +254,7 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   worker.ended = true;
   if (worker.state == Stage::starting) read_control(worker);  // its last message may still be unread
   worker.deadline.cancel();
-  if (worker.state == Stage::serving && worker.failure.empty()) image_transfers_.take_last(worker);
+  if (worker.state == Stage::serving && worker.failure.empty()) take_last_messages(worker);
   worker.close_control();
   worker.output->finish();
   shares_.session_ended(worker);
@@ -320,10 +264,15 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   peers_.session_ended(worker);
   partitions_.release(worker.session);
   const std::string end = leave_cgroup(worker, wait_status);
-  const std::string how = worker.ending.empty() ? end : worker.ending;
+  const bool orderly = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kWorkerOrderly;
+  const std::string how = stopping_                             ? "poold is shutting down"
+                          : !worker.ending.empty()              ? worker.ending
+                          : orderly && !worker.migrated.empty() ? worker.migrated
+                                                                : end;
   if (worker.state == Stage::serving) {
     const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
-    session_ended(worker, stopping_ ? "poold is shutting down" : how, crashed);
+    migrations_.session_ended(worker, how);
+    session_ended(worker, how, crashed);
   } else if (!stopping_) {
     start_failed(worker.failure.empty() ? "a worker exited before it had a client (" + how + ")"
                                         : worker.failure);

@@ -33,6 +33,7 @@
 #include "server/poold/workers/image_cache.h"
 #include "server/poold/workers/image_transfers.h"
 #include "server/poold/workers/memory_mover.h"
+#include "server/poold/workers/migrations.h"
 #include "server/poold/workers/peer_copies.h"
 #include "server/poold/workers/refusal.h"
 #include "server/poold/workers/session_view.h"
@@ -132,6 +133,9 @@ class WorkerPool {
   StateChanges& state_changes() { return state_changes_; }
   // Questions what sessions are doing.
   Dumps& dumps() { return dumps_; }
+  // Asks a session's client to migrate it (migrations.h). ErrorCode::closed also if the session is locked.
+  Result<void> request_migration(uint64_t session, const std::string& address, Migrations::Answered answered);
+  const Migrations::Counts& migration_counts() const { return migrations_.counts(); }
   // Register a callback for the end of each session (with the reason, and whether the worker crashed) or for
   // its start. Callbacks are never removed.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
@@ -159,10 +163,11 @@ class WorkerPool {
   void start_failed(const std::string& why);
   void set_devices(const control::Devices& devices);
 
-  // Messages of workers.
+  // Messages of workers (worker_pool_messages.cc).
   void watch_control(const std::shared_ptr<Worker>& worker);
   bool read_control(Worker& worker);
   bool handle_message(Worker& worker, const ControlMessage& message);
+  void take_last_messages(Worker& worker);
 
   // Clients (worker_pool_clients.cc).
   void refuse_unserved(std::vector<Client> clients, control::HelloReply::Status status,
@@ -210,6 +215,7 @@ class WorkerPool {
   MemoryMover memory_;
   StateChanges state_changes_;
   Dumps dumps_;
+  Migrations migrations_;
   ClientQueue waiting_;
 
   asio::signal_set child_signal_;

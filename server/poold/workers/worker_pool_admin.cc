@@ -1,5 +1,6 @@
 // The part of WorkerPool for administration: its state, its sessions, and ending them.
 #include "common/log/log.h"
+#include "common/text/printable.h"
 #include "server/poold/workers/worker_pool.h"
 
 namespace gpupool::server {
@@ -58,6 +59,18 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     return {};
   }
   return Error{ErrorCode::unavailable, "there is no session " + std::to_string(session)};
+}
+
+// A locked session executes no commands, so poold could not hear its client's answer.
+Result<void> WorkerPool::request_migration(uint64_t session, const std::string& address,
+                                           Migrations::Answered answered) {
+  const Worker* const worker = workers_.serving(session);
+  if (worker && state_changes_.of(*worker).state != wire::ProcessState::running) {
+    return Error{ErrorCode::closed, "session " + std::to_string(session) + " is locked by " +
+                                        printable(state_changes_.of(*worker).by) +
+                                        ": it can migrate when it is unlocked"};
+  }
+  return migrations_.request(session, address, std::move(answered));
 }
 
 void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {

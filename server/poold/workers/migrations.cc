@@ -1,0 +1,87 @@
+#include "server/poold/workers/migrations.h"
+
+#include <utility>
+
+#include "common/log/log.h"
+#include "common/text/printable.h"
+
+namespace gpupool::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds time_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+}
+
+Result<void> check_address(const std::string& address) {
+  if (address.empty()) return Error{ErrorCode::invalid, "the other server's address is missing"};
+  if (address.size() > kMostMigrationText) {
+    return Error{ErrorCode::invalid, "the other server's address is too long: at most " +
+                                         std::to_string(kMostMigrationText) + " bytes"};
+  }
+  if (printable(address) != address)
+    return Error{ErrorCode::invalid, "the other server's address has characters that are not printable"};
+  return {};
+}
+
+}  // namespace
+
+Result<void> Migrations::request(uint64_t session, const std::string& address, Answered answered) {
+  if (const auto checked = check_address(address); !checked) return checked;
+  Worker* const worker = workers_.serving(session);
+  const std::string name = "session " + std::to_string(session);
+  if (!worker) return Error{ErrorCode::unavailable, "there is no " + name};
+  if (!worker->ending.empty()) return Error{ErrorCode::closed, name + " is ending: " + worker->ending};
+  if (!worker->migrated.empty()) return Error{ErrorCode::closed, name + " has " + worker->migrated};
+  if (const auto open = open_.find(session); open != open_.end()) {
+    return Error{ErrorCode::refused,
+                 name + " was asked " + std::to_string(time_since(open->second.since).count() / 1000) +
+                     " s ago to migrate to " + open->second.address + ", and has not answered"};
+  }
+  const uint64_t number = next_number_++;
+  if (const auto sent = send_control<ControlKind::migrate>(worker->socket(), {.number = number}, address);
+      !sent) {
+    const bool exited = sent.error().code == ErrorCode::closed;  // SIGCHLD has not arrived
+    return Error{ErrorCode::closed, exited ? name + " has just ended"
+                                           : "the worker of " + name + " does not read its control socket"};
+  }
+  open_[session] = {number, address, Clock::now(), std::move(answered)};
+  log::info("migration_requested", {{"session", session}, {"worker", worker->pid}, {"to", address}});
+  return {};
+}
+
+bool Migrations::is_valid(const Worker& worker, const ControlMessage& message) const {
+  const auto report = message.body<packet::MigrationEnded>();
+  if (report.migrated > 1 || message.payload.size() > kMostMigrationText ||
+      printable(message.payload) != message.payload || !worker.migrated.empty())
+    return false;
+  if (report.number == 0) return report.migrated == 1;
+  const auto open = open_.find(worker.session);
+  return open != open_.end() && open->second.number == report.number;
+}
+
+bool Migrations::ended(Worker& worker, const ControlMessage& message) {
+  if (!is_valid(worker, message)) return workers_.end(worker, "invalid report of a migration");
+  const auto report = message.body<packet::MigrationEnded>();
+  const bool migrated = report.migrated == 1;
+  ++(migrated ? counts_.migrated : counts_.failed);
+  if (report.number == 0) {
+    worker.migrated = "migrated at its client's wish";
+    return true;
+  }
+  const Request request = std::move(open_.extract(worker.session).mapped());
+  if (migrated) worker.migrated = "migrated to " + request.address;
+  request.answered(Outcome{migrated, message.payload, time_since(request.since)});
+  return true;
+}
+
+void Migrations::session_ended(const Worker& worker, const std::string& how) {
+  auto open = open_.extract(worker.session);
+  if (open.empty()) return;
+  ++counts_.lost;
+  open.mapped().answered(
+      Error{ErrorCode::closed, "session " + std::to_string(worker.session) + " has ended: " + how});
+}
+
+}  // namespace gpupool::server
