@@ -31,6 +31,8 @@ Result<void> Administration::serve_socket(const std::string& path) {
                    .end_session = [this](uint64_t session,
                                          const std::string& reason) { return end_session(session, reason); },
                    .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
+                   .migrate = [this](const admin::MigrateSessionRequest& request,
+                                     auto answered) { migrate(request, answered); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
   log::info("admin_socket", {{"path", path}});
   return {};
@@ -78,6 +80,23 @@ void Administration::dump(uint64_t session, std::function<void(Result<admin::Ses
         answered(complete_dump(view, said));
       });
   if (!asked) answered(asked.error());
+}
+
+void Administration::migrate(const admin::MigrateSessionRequest& request,
+                             const std::function<void(Result<admin::MigrateSessionReply>)>& answered) {
+  const auto told = [this, session = request.session(), to = request.to(),
+                     answered](const Result<Migrations::Outcome>& outcome) {
+    audit_.migration_ended(session, to, outcome);
+    if (!outcome) return answered(outcome.error());
+    admin::MigrateSessionReply reply;
+    reply.set_migrated(outcome->migrated);
+    reply.set_reason(outcome->reason);
+    reply.set_milliseconds(static_cast<uint64_t>(outcome->time.count()));
+    answered(std::move(reply));
+  };
+  const auto requested = pool_.request_migration(request.session(), request.to(), told);
+  if (!requested) return answered(requested.error());
+  audit_.administered("migrate", std::to_string(request.session()), "to " + request.to());
 }
 
 // Finds a GPU by its number or its UUID.

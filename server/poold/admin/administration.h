@@ -36,6 +36,8 @@ class Administration {
   Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
   Result<void> end_session(uint64_t session, const std::string& reason);
   void dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered);
+  void migrate(const admin::MigrateSessionRequest& request,
+               const std::function<void(Result<admin::MigrateSessionReply>)>& answered);
   Result<uint32_t> gpu_of(const std::string& name) const;
 
   asio::io_context& context_;

@@ -118,6 +118,19 @@ void Audit::administered(std::string_view does, const std::string& on, const std
   file_.append("administrator", {{"does", does}, {"on", cut_name(on)}, {"how", cut_name(how)}});
 }
 
+void Audit::migration_ended(uint64_t session, const std::string& address,
+                            const Result<Migrations::Outcome>& outcome) {
+  std::vector<log::Field> fields{{"session", session}, {"to", cut_name(address)}};
+  if (outcome) {
+    fields.emplace_back("result", outcome->migrated ? "migrated" : "failed");
+    fields.emplace_back("duration_ms", outcome->time.count());
+  } else {
+    fields.emplace_back("result", "lost");
+  }
+  fields.emplace_back("reason", outcome ? outcome->reason : outcome.error().message);
+  write(log::Level::info, "migration_ended", fields);
+}
+
 void Audit::reloaded(const std::string& file, size_t tenants) {
   write(log::Level::info, "reloaded", {{"file", file}, {"tenants", tenants}});
 }

@@ -31,6 +31,9 @@ class Audit {
   void denied_too(uint64_t count);
   // Records an administrator's change over the admin socket: the action, its object and details.
   void administered(std::string_view does, const std::string& on, const std::string& how);
+  // Records how an administrator's request to migrate a session to the server at `address` has ended.
+  void migration_ended(uint64_t session, const std::string& address,
+                       const Result<Migrations::Outcome>& outcome);
   void reloaded(const std::string& file, size_t tenants);
 
  private:

@@ -1,10 +1,12 @@
 // Runs questions of other threads on poold's thread, which owns all state. AdminService uses it. ask() and
 // ask_for() may be called on any thread but poold's.
 #pragma once
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,9 +29,10 @@ class MainThreadCaller {
                            patience);
   }
   // The same for a question that is answered later: `question` gets a function to call with the Answer, even
-  // after close().
+  // after close(). Also returns without an answer when `given_up`, called from time to time, returns true.
   template <class Answer, class Question>
-  std::optional<Answer> ask_for(Question question, std::chrono::milliseconds patience) {
+  std::optional<Answer> ask_for(Question question, std::chrono::milliseconds patience,
+                                const std::function<bool()>& given_up = nullptr) {
     const auto answer = std::make_shared<std::optional<Answer>>();
     std::unique_lock lock(state_->mutex);
     if (state_->closed) return std::nullopt;
@@ -41,7 +44,17 @@ class MainThreadCaller {
         state->changed.notify_all();
       });
     });
-    state_->changed.wait_for(lock, patience, [&] { return answer->has_value() || state_->closed; });
+    using Clock = std::chrono::steady_clock;
+    const auto deadline = Clock::now() + patience;
+    const auto settled = [&] { return answer->has_value() || state_->closed; };
+    while (!settled()) {
+      const auto next = given_up ? std::min(deadline, Clock::now() + kGivenUpEvery) : deadline;
+      if (state_->changed.wait_until(lock, next, settled) || Clock::now() >= deadline) break;
+      lock.unlock();
+      const bool ends = given_up && given_up();
+      lock.lock();
+      if (ends) break;
+    }
     return std::move(*answer);
   }
 
@@ -64,6 +77,7 @@ class MainThreadCaller {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kGivenUpEvery{250};
   struct State {
     std::mutex mutex;
     std::condition_variable changed;

@@ -38,6 +38,10 @@ void add_poold(const admin::Poold& poold, MetricsPage& page) {
                static_cast<double>(poold.audit_records_lost()));
   page.counter("worker_start_failures_total", "Workers that failed to start.",
                static_cast<double>(poold.worker_start_failures()));
+  auto migrations = page.counter("migrations_ended_total", "Migrations of sessions, by result.");
+  migrations.add({{"result", "migrated"}}, static_cast<double>(poold.migrations().migrated()));
+  migrations.add({{"result", "failed"}}, static_cast<double>(poold.migrations().failed()));
+  migrations.add({{"result", "lost"}}, static_cast<double>(poold.migrations().lost()));
   const admin::ImageCache& cache = poold.image_cache();
   page.gauge("image_cache_images", "Cached module images.", static_cast<double>(cache.images()));
   page.gauge("image_cache_bytes", "Memory used by cached module images.", static_cast<double>(cache.bytes()));

@@ -26,8 +26,10 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{5'000};
 constexpr uint32_t kShortestInterval = 100;
 constexpr uint32_t kLongestInterval = 10'000;
-constexpr int kMostWatchers = 16;  // each occupies a thread
+constexpr int kMostWatchers = 16;    // each occupies a thread
+constexpr int kMostMigrations = 16;  // likewise
 constexpr int kMostThreads = 48;
+constexpr milliseconds kLongestMigration{600'000};
 constexpr size_t kLongestReason = 1024;
 constexpr int kMostRequestBytes = 64 * 1024;
 constexpr int kMostNewCallersAtOnce = 8;
@@ -38,9 +40,29 @@ Status to_status(const Error& error) {
   switch (error.code) {
     case ErrorCode::unavailable: return {StatusCode::NOT_FOUND, error.message};
     case ErrorCode::invalid: return {StatusCode::INVALID_ARGUMENT, error.message};
+    case ErrorCode::refused: return {StatusCode::ALREADY_EXISTS, error.message};
+    case ErrorCode::closed: return {StatusCode::FAILED_PRECONDITION, error.message};
     default: return {StatusCode::INTERNAL, error.message};
   }
 }
+
+// Counts the callers of a method that occupies their threads for long.
+class CallerSlot {
+ public:
+  explicit CallerSlot(std::atomic<int>& count) : count_(count), number_(count.fetch_add(1)) {}
+  ~CallerSlot() { count_.fetch_sub(1); }
+  CallerSlot(const CallerSlot&) = delete;
+  CallerSlot& operator=(const CallerSlot&) = delete;
+  Status check(int most, const char* method) const {
+    if (number_ < most) return Status::OK;
+    return {StatusCode::RESOURCE_EXHAUSTED,
+            std::string("too many ") + method + " calls: at most " + std::to_string(most)};
+  }
+
+ private:
+  std::atomic<int>& count_;
+  const int number_;
+};
 
 void log_of_grpc(gpr_log_func_args* line) {
   const log::Level level = line->severity == GPR_LOG_SEVERITY_ERROR ? log::Level::warning : log::Level::debug;
@@ -118,21 +140,29 @@ class AdminService::Calls final : public admin::Admin::Service {
     return Status::OK;
   }
 
+  Status MigrateSession(grpc::ServerContext* context, const admin::MigrateSessionRequest* request,
+                        admin::MigrateSessionReply* reply) override {
+    const CallerSlot slot(migrations_);
+    if (const Status status = slot.check(kMostMigrations, "MigrateSession"); !status.ok()) return status;
+    const auto left = std::chrono::ceil<milliseconds>(context->deadline() - std::chrono::system_clock::now());
+    auto answer = main_thread_.ask_for<Result<admin::MigrateSessionReply>>(
+        [this, request = *request](auto answered) { actions_.migrate(request, std::move(answered)); },
+        std::clamp(left, milliseconds(0), kLongestMigration), [context] { return context->IsCancelled(); });
+    if (!answer && main_thread_.closed()) return gone();
+    if (!answer)
+      return {StatusCode::DEADLINE_EXCEEDED, "the client has not answered yet; the request stands"};
+    if (!*answer) return to_status(answer->error());
+    *reply = std::move(**answer);
+    return Status::OK;
+  }
+
   Status Watch(grpc::ServerContext* context, const admin::WatchRequest* request,
                grpc::ServerWriter<admin::Snapshot>* writer) override {
     if (request->interval_ms() < kShortestInterval || request->interval_ms() > kLongestInterval) {
       return {StatusCode::INVALID_ARGUMENT, "the interval must be from 100 to 10000 ms"};
     }
-    struct WatcherSlot {
-      explicit WatcherSlot(std::atomic<int>& count) : count(count), number(count.fetch_add(1)) {}
-      ~WatcherSlot() { count.fetch_sub(1); }
-      std::atomic<int>& count;
-      const int number;
-    } const slot(watchers_);
-    if (slot.number >= kMostWatchers) {
-      return {StatusCode::RESOURCE_EXHAUSTED,
-              "too many Watch calls: at most " + std::to_string(kMostWatchers)};
-    }
+    const CallerSlot slot(watchers_);
+    if (const Status status = slot.check(kMostWatchers, "Watch"); !status.ok()) return status;
     const milliseconds interval(request->interval_ms());
     auto next = std::chrono::steady_clock::now();
     while (true) {
@@ -182,7 +212,7 @@ class AdminService::Calls final : public admin::Admin::Service {
 
   MainThreadCaller& main_thread_;
   const AdminActions actions_;
-  std::atomic<int> watchers_{0};
+  std::atomic<int> watchers_{0}, migrations_{0};
 };
 
 class AdminService::Server {

@@ -29,6 +29,10 @@ struct AdminActions {
   std::function<Result<void>(uint64_t session, const std::string& reason)> end_session;
   // Answers within 2 s, possibly before returning.
   std::function<void(uint64_t session, std::function<void(Result<admin::SessionDump>)>)> dump;
+  // May answer after minutes, or never.
+  std::function<void(const admin::MigrateSessionRequest& request,
+                     std::function<void(Result<admin::MigrateSessionReply>)>)>
+      migrate;
   std::function<bool(pid_t)> may_connect;
 };
 

@@ -162,6 +162,10 @@ admin::Poold describe_poold(const SnapshotSources& sources) {
   cache.set_capacity_bytes(images.capacity());
   cache.set_hits(images.hits());
   cache.set_misses(images.misses());
+  const Migrations::Counts& migrations = sources.pool.migration_counts();
+  poold.mutable_migrations()->set_migrated(migrations.migrated);
+  poold.mutable_migrations()->set_failed(migrations.failed);
+  poold.mutable_migrations()->set_lost(migrations.lost);
   if (sources.agent) sources.agent->describe(*poold.mutable_pool());
   return poold;
 }

@@ -80,6 +80,23 @@ TEST_CASE("a late answer reaches the caller or is dropped after its timeout") {
   answer(8);  // no caller waits for this answer
 }
 
+TEST_CASE("a caller that gives up returns without an answer") {
+  Owner owner;
+  std::atomic<bool> given_up{false};
+  std::function<void(int)> answer;
+  std::thread later([&] {
+    while (!owner.main_thread.ask([&] { return answer != nullptr; }, kLong).value_or(true))
+      std::this_thread::yield();
+    given_up = true;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  CHECK_FALSE(owner.main_thread.ask_for<int>([&](auto reply) { answer = reply; }, kLong,
+                                             [&] { return given_up.load(); }));
+  CHECK(std::chrono::steady_clock::now() - start < kLong);
+  later.join();
+  CHECK(owner.main_thread.ask_for<int>([](auto reply) { reply(9); }, kLong, [] { return false; }) == 9);
+}
+
 TEST_CASE("shutdown wakes all callers and sleepers and refuses later calls") {
   Owner owner;
   std::atomic<int> without{0};

@@ -11,6 +11,7 @@ admin::Snapshot snapshot() {
   admin::Snapshot all;
   all.mutable_poold()->set_version("1.2.3");
   all.mutable_poold()->set_ready(true);
+  all.mutable_poold()->mutable_migrations()->set_failed(2);
   admin::Gpu& gpu = *all.add_gpus();
   gpu.set_name("a \"GPU\"\\");
   gpu.set_memory_total_bytes(8ull << 30);
@@ -45,10 +46,14 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
   const std::string text = metrics_text(snapshot());
   INFO(text);
   for (const char* line :
-       {"gpupool_build_info{version=\"1.2.3\"} 1", "gpupool_ready 1",
+       {"gpupool_build_info{version=\"1.2.3\"} 1",
+        "gpupool_ready 1",
+        "gpupool_migrations_ended_total{result=\"failed\"} 2",
+        "gpupool_migrations_ended_total{result=\"lost\"} 0",
         "gpupool_gpu_memory_bytes{gpu=\"0\"} 8589934592",
         "gpupool_gpu_info{gpu=\"0\",name=\"a \\\"GPU\\\"\\\\\",uuid=\"\"} 1",
-        "gpupool_gpu_busy_seconds_total{gpu=\"0\"} 1.5", "gpupool_gpu_compute_sold_ratio{gpu=\"0\"} 1.5",
+        "gpupool_gpu_busy_seconds_total{gpu=\"0\"} 1.5",
+        "gpupool_gpu_compute_sold_ratio{gpu=\"0\"} 1.5",
         "gpupool_session_calls_total{session=\"7\",tenant=\"research\"} 42",
         "gpupool_session_memory_used_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 4096",
         "gpupool_session_memory_in_host_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 1024",
@@ -58,7 +63,8 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
         "gpupool_tenant_partition_multiprocessors{tenant=\"research\",gpu=\"0\"} 32",
         "gpupool_gpu_partitioned_multiprocessors{gpu=\"0\"} 0",
         "gpupool_tenant_compute_share_ratio{tenant=\"research\",gpu=\"0\"} 0.125",
-        "gpupool_tenant_errors_total{tenant=\"research\"} 3", "# TYPE gpupool_session_calls_total counter",
+        "gpupool_tenant_errors_total{tenant=\"research\"} 3",
+        "# TYPE gpupool_session_calls_total counter",
         "# TYPE gpupool_sessions gauge"}) {
     INFO(line);
     CHECK(has_line(text, line));
