@@ -126,6 +126,35 @@ Exit show_dump(PooldClient& poold, bool json, const std::string& session) {
   return dump.has_worker() ? kExitGood : kExitRefused;
 }
 
+Exit migrate_session(PooldClient& poold, bool json, const std::string& session, const std::string& to,
+                     std::chrono::seconds timeout) {
+  MigrateSessionRequest request;
+  request.set_session(std::stoull(session));
+  request.set_to(printable(to));
+  if (request.to() != to) throw Failure(kExitUsage, "--to: '" + to + "' is not a server's address");
+  MigrateSessionReply reply;
+  const auto status = poold.call_within(timeout, &Admin::Stub::MigrateSession, request, reply);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    throw Failure(kExitRefused, "the client of session " + session + " has not answered within " +
+                                    std::to_string(timeout.count()) +
+                                    " s, and may still migrate it: see migration_ended in poold's log");
+  }
+  poold.check(status);
+  const std::string reason = printable_message(reply.reason());
+  if (json) {
+    print(line_of(Json{{"session", request.session()},
+                       {"migrated", reply.migrated()},
+                       {"reason", reason},
+                       {"milliseconds", reply.milliseconds()}}));
+  } else if (reply.migrated()) {
+    print("session " + session + " has migrated to " + to + " in " +
+          duration_text(std::chrono::milliseconds(reply.milliseconds())) + "\n");
+  } else {
+    std::fprintf(stderr, "pool-admin: session %s has not migrated: %s\n", session.c_str(), reason.c_str());
+  }
+  return reply.migrated() ? kExitGood : kExitRefused;
+}
+
 Exit show_health(PooldClient& poold, bool json) {
   const auto reply = poold.call(&Admin::Stub::Health, HealthRequest());
   print(json ? line_of(json_of(reply)) : health_text(reply));

@@ -1,6 +1,7 @@
 // pool-admin's commands for one poold. Each prints to stdout and returns the exit status, or throws Failure.
 // Called by command/pool_admin.cc; one thread.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,10 @@ Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>
                    const std::string& reason);
 // Prints the state of a session for debugging. Returns kExitRefused if its worker does not answer.
 Exit show_dump(PooldClient& poold, bool json, const std::string& session);
+// Asks the session's client to migrate it to the server at `to`, and waits at most `timeout` for the result.
+// Returns kExitRefused if it has not migrated.
+Exit migrate_session(PooldClient& poold, bool json, const std::string& session, const std::string& to,
+                     std::chrono::seconds timeout);
 Exit show_health(PooldClient& poold, bool json);
 
 }  // namespace gpupool::admin

@@ -10,7 +10,8 @@ namespace gpupool::admin {
 // Exit statuses of pool-admin.
 enum Exit : int {
   kExitGood = 0,
-  kExitRefused = 1,  // rejected by the server; `health`: not ready; `dump`: no answer from the worker
+  kExitRefused = 1,  // rejected by the server; `health`: not ready; `dump`: no answer from the worker;
+                     // `migrate`: the session has not migrated
   kExitUsage = 2,
   kExitUnreachable = 3,  // poold or scheduler not running, or not answering
 };

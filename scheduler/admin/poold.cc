@@ -17,7 +17,6 @@
 namespace gpupool::admin {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{8};  // longer than poold's own timeout of 5 s
 constexpr std::string_view kPrefix = "poold-";
 constexpr std::string_view kSuffix = ".sock";
 
@@ -102,15 +101,13 @@ PooldClient::PooldClient(const std::string& socket)
                     "': poold is not running there, or was started with another --admin-socket");
 }
 
-void PooldClient::set_deadline(grpc::ClientContext& context) {
-  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
-}
-
 void PooldClient::check(const grpc::Status& status) const {
   switch (status.error_code()) {
     case grpc::StatusCode::OK: return;
     case grpc::StatusCode::NOT_FOUND:
     case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::ALREADY_EXISTS:
+    case grpc::StatusCode::FAILED_PRECONDITION:
     case grpc::StatusCode::RESOURCE_EXHAUSTED: throw Failure(kExitRefused, status.error_message());
     case grpc::StatusCode::UNIMPLEMENTED:
       throw Failure(kExitRefused, "this poold is too old for this command");

@@ -3,6 +3,7 @@
 #pragma once
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -20,22 +21,30 @@ class PooldClient {
   explicit PooldClient(const std::string& socket);
   const std::string& socket() const { return socket_; }
 
+  template <class Request, class Reply>
+  using Method = grpc::Status (Admin::Stub::*)(grpc::ClientContext*, const Request&, Reply*);
+
   // Calls with a deadline of 8 s; throws Failure.
   template <class Request, class Reply>
-  Reply call(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-             const Request& request) {
-    grpc::ClientContext context;
-    set_deadline(context);
+  Reply call(Method<Request, Reply> method, const Request& request) {
     Reply reply;
-    check((stub_.get()->*method)(&context, request, &reply));
+    check(call_within(kTimeout, method, request, reply));
     return reply;
+  }
+  // The same with another deadline, and the status as the result.
+  template <class Request, class Reply>
+  grpc::Status call_within(std::chrono::milliseconds timeout, Method<Request, Reply> method,
+                           const Request& request, Reply& reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    return (stub_.get()->*method)(&context, request, &reply);
   }
   Admin::Stub& stub() { return *stub_; }
   // Throws a Failure for a status other than OK.
   void check(const grpc::Status& status) const;
 
  private:
-  static void set_deadline(grpc::ClientContext& context);
+  static constexpr std::chrono::seconds kTimeout{8};  // longer than poold's own timeout of 5 s
   const std::string socket_;
   const std::unique_ptr<Admin::Stub> stub_;
 };

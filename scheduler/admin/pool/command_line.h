@@ -10,7 +10,7 @@ namespace gpupool::admin {
 // subcommand `quota clear` exists only for a scheduler, too.
 inline constexpr std::array<std::string_view, 8> kCommandsOfPool{"leases",  "queue",  "nodes", "drain",
                                                                  "undrain", "policy", "evict", "why"};
-inline constexpr std::array<std::string_view, 2> kCommandsOfPoold{"sessions", "kill"};
+inline constexpr std::array<std::string_view, 3> kCommandsOfPoold{"sessions", "kill", "migrate"};
 
 // Returns the exit status; throws Failure.
 int run_for_pool(int count, char** words);

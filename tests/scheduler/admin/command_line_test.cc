@@ -2,10 +2,12 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "protocol/wire/migration.h"
 #include "tests/support/catch.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/poold_process.h"
@@ -48,12 +50,13 @@ TEST_CASE("pool-admin prints its version and its help") {
   CHECK(version.output.starts_with("pool-admin "));
   const Finished help = pool_admin({"--help"});
   CHECK(help.status == 0);
-  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "dump", "top", "health", "--poold",
-                           "--json", "Exit status"}) {
+  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "dump", "migrate", "top", "health",
+                           "--poold", "--json", "Exit status"}) {
     INFO(word);
     CHECK(has(help.output, word));
   }
   CHECK(pool_admin({"quota", "set", "--help"}).status == 0);
+  CHECK(has(pool_admin({"migrate", "--help"}).output, "--to"));
 }
 
 TEST_CASE("pool-admin exits with status 2 and names an invalid argument") {
@@ -69,6 +72,9 @@ TEST_CASE("pool-admin exits with status 2 and names an invalid argument") {
                Case{{"quota", "set", "--unknown"}, "unknown option '--unknown'"}, Case{{"kill", "x"}, "'x'"},
                Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"},
                Case{{"dump"}, "SESSION"}, Case{{"dump", "x"}, "'x'"}, Case{{"dump", "1", "2"}, "2"},
+               Case{{"migrate", "1"}, "--to"}, Case{{"migrate", "x", "--to", "tcp://h:1"}, "'x'"},
+               Case{{"migrate", "--to", "tcp://h:1"}, "SESSION"},
+               Case{{"migrate", "1", "--to", "tcp://h:1", "--timeout", "601"}, "--timeout"},
                Case{{"top", "--interval", "0.01"}, "--interval"}, Case{{"top", "--count", "x"}, "--count"},
                Case{{"--poold", "name", "gpus"}, "'name'"}, Case{{"--poold", "0", "gpus"}, "'0'"},
                Case{{"--poold", "unix:", "gpus"}, "unix:PATH"});
@@ -99,7 +105,7 @@ TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from
     CHECK(has(finished.output, "is a command for a pool's scheduler: set --scheduler HOST:PORT"));
   }
   CHECK(has(pool_admin({"bogus"}, none).output, "unknown command 'bogus'"));
-  for (const char* const word : {"sessions", "kill"}) {
+  for (const char* const word : {"sessions", "kill", "migrate"}) {
     CHECK(has(pool_admin({"--scheduler", "127.0.0.1:1", word}, none).output,
               "is a command for a poold on this host"));
   }
@@ -315,6 +321,56 @@ TEST_CASE("pool-admin finds a single poold by itself and requires a choice betwe
   CHECK(which.status == 2);
   CHECK(has(which.output, "9700, 9701"));
   CHECK(pool_admin({"--poold", "9701", "health"}, here).status == 0);
+}
+
+TEST_CASE("a session is asked to migrate and its answer is the exit status") {
+  const bool json = GENERATE(false, true);
+  PooldProcess poold(kDevice, {"--resume-timeout", "20"});
+  RawClient program(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.can_migrate = hello.can_resume = true;
+  program.open(hello);
+  for (const bool migrates : {false, true}) {
+    std::vector<std::string> words{"migrate", "1", "--to", "tcp://gpu-2:9700"};
+    if (json) words.push_back("--json");
+    auto asked = std::async(std::launch::async, [&] { return pool_admin(poold, words); });
+    Message wish;
+    do wish = program.receive_message();
+    while (wish.header.kind != wire::MessageKind::migration_wish);
+    wire::EndMigration answer{.migrated = migrates ? 1u : 0u};
+    wish.body.copy(reinterpret_cast<char*>(&answer.number), sizeof answer.number);
+    const std::string reason = std::string("\2\0\0\0no", 6);
+    program.send_command(wire::Command::end_migration,
+                         std::string(RawClient::bytes_of(answer)) + (migrates ? "" : reason));
+    const Finished finished = asked.get();
+    INFO(finished.output);
+    CHECK(finished.status == (migrates ? 0 : 1));
+    if (json) {
+      const Json said = Json::parse(finished.output);
+      CHECK(said["session"] == 1);
+      CHECK(said["migrated"] == migrates);
+      CHECK(said["reason"] == (migrates ? "" : "no"));
+      CHECK(said["milliseconds"].is_number());
+    } else {
+      CHECK(has(finished.output, migrates ? "session 1 has migrated to tcp://gpu-2:9700 in "
+                                          : "pool-admin: session 1 has not migrated: no"));
+    }
+  }
+  const Finished unknown = pool_admin(poold, {"migrate", "77", "--to", "tcp://gpu-2:9700"});
+  CHECK(unknown.status == 1);
+  CHECK(has(unknown.output, "there is no session 77"));
+}
+
+TEST_CASE("a migration that takes longer than --timeout is reported as going on") {
+  PooldProcess poold(kDevice, {"--resume-timeout", "20"});
+  RawClient program(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.can_migrate = hello.can_resume = true;
+  program.open(hello);
+  const Finished finished = pool_admin(poold, {"migrate", "1", "--to", "tcp://gpu-2:9700", "--timeout", "1"});
+  INFO(finished.output);
+  CHECK(finished.status == 1);
+  CHECK(has(finished.output, "has not answered within 1 s"));
 }
 
 TEST_CASE("the stale admin socket of a killed poold is ignored") {

@@ -74,6 +74,10 @@ class HostilePoold final : public admin::Admin::Service {
     reply->set_no_answer_because(kLongText);
     return Status::OK;
   }
+  Status MigrateSession(ServerContext*, const admin::MigrateSessionRequest*,
+                        admin::MigrateSessionReply* reply) override {
+    return reply->set_reason(kLongText), Status::OK;
+  }
   Status Watch(ServerContext*, const admin::WatchRequest*,
                grpc::ServerWriter<admin::Snapshot>* stream) override {
     admin::Snapshot snapshot;
@@ -211,6 +215,7 @@ TEST_CASE("control characters in texts from poold are never printed") {
                                              {"quota", "show"},
                                              {"kill", "1"},
                                              {"dump", "1"},
+                                             {"migrate", "1", "--to", "tcp://h:1"},
                                              {"top", "--count", "2", "--interval", "0.1"}}) {
     check_harmless({"--poold", "unix:" + socket}, command);
   }
