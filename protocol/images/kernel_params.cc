@@ -1,11 +1,8 @@
 #include "protocol/images/kernel_params.h"
 
-#include <elf.h>
-
-#include <algorithm>
-#include <cstring>
 #include <optional>
 
+#include "protocol/images/cubin_sections.h"
 #include "protocol/images/ptx_tokens.h"
 
 namespace gpupool::cuda {
@@ -154,37 +151,20 @@ bool read_entry(Tokens& tokens, KernelLayout& kernel) {
 CUresult kernels_of_cubin(ByteSpan cubin, std::vector<KernelLayout>& kernels) {
   constexpr std::string_view kPrefix = ".nv.info.";
   constexpr size_t kMaxNameBytes = 65536;  // keeps many sections from sharing one very long name
-  Elf64_Ehdr header;
-  if (!read_at(cubin, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize < sizeof(Elf64_Shdr)) {
-    return CUDA_ERROR_INVALID_IMAGE;
-  }
-  const auto section_at = [&](uint32_t index, Elf64_Shdr& section) {
-    return header.e_shoff <= cubin.size() &&
-           read_at(cubin, header.e_shoff + uint64_t{index} * header.e_shentsize, section);
-  };
-  const auto contents = [&](const Elf64_Shdr& section) -> std::optional<ByteSpan> {
-    if (section.sh_offset > cubin.size() || section.sh_size > cubin.size() - section.sh_offset)
-      return std::nullopt;
-    return cubin.subspan(section.sh_offset, section.sh_size);
-  };
-  Elf64_Shdr section;
-  if (header.e_shstrndx >= header.e_shnum || !section_at(header.e_shstrndx, section))
-    return CUDA_ERROR_INVALID_IMAGE;
-  const std::optional<ByteSpan> names = contents(section);
-  if (!names) return CUDA_ERROR_INVALID_IMAGE;
-  const std::string_view strings(reinterpret_cast<const char*>(names->data()), names->size());
-
+  CubinSections sections;
+  if (!sections.open(cubin)) return CUDA_ERROR_INVALID_IMAGE;
   uint64_t budget = cubin.size() / (4 + sizeof(ParamRecord));
-  for (uint32_t i = 0; i < header.e_shnum; ++i) {
-    if (!section_at(i, section) || section.sh_name > strings.size()) return CUDA_ERROR_INVALID_IMAGE;
-    std::string_view name = strings.substr(section.sh_name, kMaxNameBytes);
-    if (!name.starts_with(kPrefix)) continue;
-    const size_t end = name.find('\0');
-    const std::optional<ByteSpan> info = contents(section);
+  for (uint32_t i = 0; i < sections.count(); ++i) {
+    Elf64_Shdr section;
+    if (!sections.at(i, section)) return CUDA_ERROR_INVALID_IMAGE;
+    const std::optional<std::string_view> name = sections.name(section, kMaxNameBytes);
+    if (!name) return CUDA_ERROR_INVALID_IMAGE;
+    if (!name->starts_with(kPrefix)) continue;
+    const size_t end = name->find('\0');
+    const std::optional<ByteSpan> info = sections.contents(section);
     if (end == std::string_view::npos || !info) return CUDA_ERROR_INVALID_IMAGE;
     KernelLayout& kernel = kernels.emplace_back();
-    kernel.name = name.substr(kPrefix.size(), end - kPrefix.size());
+    kernel.name = name->substr(kPrefix.size(), end - kPrefix.size());
     if (!read_info(*info, kernel.params, budget)) return CUDA_ERROR_INVALID_IMAGE;
   }
   return CUDA_SUCCESS;
