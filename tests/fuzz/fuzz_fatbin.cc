@@ -1,11 +1,13 @@
-// Fuzzes the parsers of fat binaries, cubins, PTX and bundles from hostile clients: they must read only the
-// input, with work proportional to its size.
+// Fuzzes the parsers of fat binaries, cubins, PTX and bundles from hostile clients, with their kernels and
+// variables: they must read only the input, with work proportional to its size.
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "protocol/images/fatbin.h"
 #include "protocol/images/kernel_params.h"
+#include "protocol/images/variables.h"
 
 namespace cuda = gpupool::cuda;
 
@@ -13,12 +15,32 @@ namespace {
 
 constexpr uint64_t kMaxUnpacked = 1 << 20;
 
+// Names are parts of the code, each used once for a variable.
+void check_names(const cuda::ModuleVariables& found, uint64_t limit) {
+  uint64_t bytes = 0;
+  for (const auto& [name, variable] : found.by_name) {
+    if (name.empty() || name.find('\0') != std::string::npos) __builtin_trap();
+    bytes += name.size();
+  }
+  if (found.by_name.size() > limit || bytes > cuda::kMaxVariableNameBytes) __builtin_trap();
+}
+
+void read_variables(cuda::CodeKind kind, cuda::ByteSpan code) {
+  cuda::ModuleVariables found, again;
+  const CUresult result = cuda::variables_of_code(kind, code, found);
+  check_names(found, code.size());
+  if (cuda::variables_of_code(kind, code, again) != result || again.by_name != found.by_name ||
+      again.uses_heap != found.uses_heap)
+    __builtin_trap();
+}
+
 void read_entries(const std::vector<cuda::ImageEntry>& entries) {
   for (const cuda::ImageEntry& entry : entries) {
     cuda::Bytes code;
     if (cuda::unpack_entry(entry, code, kMaxUnpacked) == CUDA_SUCCESS) {
       std::vector<cuda::KernelLayout> kernels;
       static_cast<void>(cuda::kernels_of_code(entry.kind, code.view(), kernels));
+      read_variables(entry.kind, code.view());
     }
   }
 }
@@ -54,6 +76,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (cuda::locate_image(bundle.loadable(), spans) != CUDA_SUCCESS) __builtin_trap();
     if (spans.image.data() + spans.image.size() > bytes.data() + bytes.size()) __builtin_trap();
   }
+  cuda::ModuleVariables found;
+  for (const bool ptx_only : {false, true}) {
+    static_cast<void>(cuda::variables_of_bundle(bytes, {9, 0, ptx_only}, found));
+    check_names(found, cuda::kMaxModuleVariables);
+  }
+  for (const auto kind : {cuda::CodeKind::ptx, cuda::CodeKind::elf}) read_variables(kind, bytes);
   std::vector<cuda::KernelLayout> kernels;
   static_cast<void>(cuda::kernels_of_cubin(bytes, kernels));
   static_cast<void>(cuda::kernels_of_ptx({reinterpret_cast<const char*>(data), size}, kernels));
