@@ -119,7 +119,7 @@ class PtxReader {
   bool read_declaration(bool constant) {
     ModuleVariable variable{constant, false, false};
     bool reference = false, in_value = false;
-    int depth = 0;  // of brackets of all kinds
+    int64_t depth = 0;  // of brackets of all kinds
     std::string_view name;
     for (std::string_view token = tokens_.next(); !token.empty(); token = tokens_.next()) {
       const char first = token.front();
