@@ -30,7 +30,8 @@ constexpr const char* kAbout =
 constexpr const char* kNotes =
     "Exit status: 0: success; 1: rejected by poold (no such tenant or session, invalid quota), health: not "
     "ready, dump: the session's\n"
-    "worker does not answer; 2: usage error; 3: poold cannot be reached. docs/operations.md describes the "
+    "worker does not answer, migrate: the session has not migrated; 2: usage error; 3: poold cannot be "
+    "reached. docs/operations.md describes the "
     "commands and the JSON fields.";
 
 std::string names_of(const CLI::App& app) {
@@ -98,6 +99,7 @@ class CommandLine {
     add_views();
     add_quota_commands();
     add_session_commands();
+    add_migrate();
     add_top();
     add(app_, "health", "show whether poold accepts sessions, and its state",
         [this](PooldClient& poold) { return show_health(poold, json_); });
@@ -121,6 +123,7 @@ class CommandLine {
   void add_views();
   void add_quota_commands();
   void add_session_commands();
+  void add_migrate();
   void add_top();
   int reject(const CLI::ParseError& error);
 
@@ -129,7 +132,8 @@ class CommandLine {
   CLI::App* quota_ = nullptr;
   CLI::App* top_command_ = nullptr;
   CLI::App* completion_ = nullptr;
-  std::string where_, tenant_, gpu_, reason_, dumped_, shell_;
+  std::string where_, tenant_, gpu_, reason_, dumped_, migrated_, to_, shell_;
+  int timeout_ = 600;  // seconds
   std::vector<std::string> changes_, sessions_;
   bool json_ = false;
   double interval_ = 1;
@@ -172,6 +176,23 @@ void CommandLine::add_session_commands() {
       ->add_option("SESSION", dumped_, "a number as `sessions` shows it")
       ->required()
       ->check(is_session);
+}
+
+void CommandLine::add_migrate() {
+  CLI::App* const migrate = add(
+      app_, "migrate", "move a session to another server while its program runs", [this](PooldClient& poold) {
+        return migrate_session(poold, json_, migrated_, to_, std::chrono::seconds(timeout_));
+      });
+  migrate->add_option("SESSION", migrated_, "a number as `sessions` shows it")->required()->check(is_session);
+  migrate->add_option("--to", to_, "the other server's address, as in GPUPOOL: tcp://HOST:PORT")->required();
+  migrate->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
+      ->check(CLI::Range(1, 600));
+  migrate->footer(
+      "The session's client opens a session with the other server, with its own token or lease, and "
+      "continues\n"
+      "there. The session must be able to resume (poold --resume-timeout). Exit status 1: it has not "
+      "migrated,\n"
+      "or the time is over; then the client may still migrate it.");
 }
 
 void CommandLine::add_top() {
