@@ -29,6 +29,39 @@ std::optional<uint64_t> DeviceHeap::allocate(uint64_t size) {
   return address;
 }
 
+std::optional<uint64_t> DeviceHeap::allocate_at(uint64_t address, uint64_t size) {
+  if (size == 0 || size > kRangeSize || address % kAlignment != 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  const bool pooled = size <= kSmallLimit;
+  const uint64_t reserved = round_up(size, pooled ? kAlignment : kLargeMultiple);
+  if (!(pooled ? take_pooled_at(address, reserved) : map_piece(reserved, kGranule, address).has_value()))
+    return std::nullopt;
+  live_.emplace(address, Live{size, reserved, pooled});
+  return address;
+}
+
+bool DeviceHeap::take_pooled_at(uint64_t address, uint64_t size) {
+  const uint64_t granule = address / kGranule * kGranule;
+  const auto piece_of = [&] {
+    auto piece = free_by_address_.upper_bound(address);
+    if (piece == free_by_address_.begin()) return free_by_address_.end();
+    --piece;
+    return address + size <= piece->first + piece->second ? piece : free_by_address_.end();
+  };
+  auto piece = piece_of();
+  if (piece == free_by_address_.end()) {
+    if (!map_piece(kGranule, kGranule, granule)) return false;
+    insert_free(granule, kGranule);
+    piece = piece_of();
+    if (piece == free_by_address_.end()) return give_pooled(granule, kGranule), false;
+  }
+  const auto [start, length] = *piece;
+  erase_free(piece);
+  if (address > start) insert_free(start, address - start);
+  if (start + length > address + size) insert_free(address + size, start + length - address - size);
+  return true;
+}
+
 bool DeviceHeap::free(uint64_t address) {
   std::lock_guard lock(mutex_);
   const auto found = live_.find(address);
@@ -89,12 +122,13 @@ void DeviceHeap::give_pooled(uint64_t address, uint64_t size) {
   }
 }
 
-std::optional<uint64_t> DeviceHeap::map_piece(uint64_t size, uint64_t alignment) {
+std::optional<uint64_t> DeviceHeap::map_piece(uint64_t size, uint64_t alignment, uint64_t wanted) {
   auto memory = device_->allocate(size);
   if (!memory) return std::nullopt;
-  const auto address = allocate_addresses(size, alignment, 0);
+  const auto address = allocate_addresses(size, alignment, wanted);
   if (!address) return std::nullopt;
-  if (map_memory(memory, 0, *address, round_up(size, page_bytes()))) return address;
+  if ((wanted == 0 || *address == wanted) && map_memory(memory, 0, *address, round_up(size, page_bytes())))
+    return address;
   free_addresses(*address, size);
   return std::nullopt;
 }

@@ -29,6 +29,8 @@ class DeviceHeap {
 
   // Returns nullopt if the device has too little free memory. Memory used earlier by this heap is not zeroed.
   std::optional<uint64_t> allocate(uint64_t size);
+  // Likewise, at this address. nullopt also if another allocation or mapping is there.
+  std::optional<uint64_t> allocate_at(uint64_t address, uint64_t size);
   bool free(uint64_t address);  // returns false if the address is not the start of a live allocation
 
   struct Allocation {
@@ -46,7 +48,9 @@ class DeviceHeap {
   };
   std::optional<uint64_t> take_pooled(uint64_t size);
   void give_pooled(uint64_t address, uint64_t size);
-  std::optional<uint64_t> map_piece(uint64_t size, uint64_t alignment);
+  // `wanted`: only at this address; 0: anywhere.
+  std::optional<uint64_t> map_piece(uint64_t size, uint64_t alignment, uint64_t wanted = 0);
+  bool take_pooled_at(uint64_t address, uint64_t size);
   void unmap_piece(uint64_t address, uint64_t size);
   void insert_free(uint64_t address, uint64_t size);
   void erase_free(std::map<uint64_t, uint64_t>::iterator piece);

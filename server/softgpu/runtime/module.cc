@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
 
 #include "protocol/driver/driver_log.h"
 #include "server/softgpu/memory/address_space.h"
@@ -75,11 +78,45 @@ CUresult Function::code(KernelCode* code) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Wishes that no program has fulfilled.
+struct Wishes {
+  std::mutex mutex;
+  std::multimap<std::string, uint64_t, std::less<>> by_variable;  // equal names: in the order of the wishes
+};
+Wishes& wishes() {
+  static Wishes* const only = new Wishes;
+  return *only;
+}
+
+// Returns where the program's globals should be, or 0.
+uint64_t take_wish(const Program& program) {
+  std::lock_guard lock(wishes().mutex);
+  for (const GlobalInfo& global : program.globals()) {
+    const auto wish = wishes().by_variable.find(global.name);
+    if (wish == wishes().by_variable.end()) continue;
+    const uint64_t address = wish->second;
+    wishes().by_variable.erase(wish);
+    return address - global.offset;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void wish_variable(std::string_view name, uint64_t address) {
+  std::lock_guard lock(wishes().mutex);
+  wishes().by_variable.emplace(name, address);
+}
+
 CUresult place_globals(const Program& program, Device& device, uint64_t context, uint64_t* address) {
   const uint64_t size = program.data_bytes();
   *address = 0;
   if (size == 0) return CUDA_SUCCESS;
-  const auto memory = device.allocate(size);
+  const uint64_t wanted = take_wish(program);
+  auto memory = wanted != 0 ? device.heap().allocate_at(wanted, size) : std::nullopt;
+  if (!memory) memory = device.allocate(size);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   program.write_data({reinterpret_cast<std::byte*>(*memory), size}, *memory);
   for (const GlobalInfo& global : program.globals()) {

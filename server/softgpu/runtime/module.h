@@ -155,6 +155,10 @@ class Module final : public Object {
                      std::string_view name, Ref<Reference>* found);
 };
 
+// Not part of CUDA, for poold's workers: the next program with this variable that is loaded gets it at this
+// address, if that is free, for a session that comes from another process. Any thread.
+void wish_variable(std::string_view name, uint64_t address);
+
 // Allocates and initialises a program's globals on a device, and adds them to the memory map as those of a
 // context (a handle, or 0). *address is 0 if the program has no globals.
 CUresult place_globals(const Program& program, Device& device, uint64_t context, uint64_t* address);

@@ -13,6 +13,7 @@ const char* DeviceApi::load(const SymbolLookup& symbol) {
   const auto zeroes = reinterpret_cast<int (*)()>(symbol("softgpu_zeroes_memory"));
   zeroes_memory = zeroes && zeroes() != 0;
   set_next_texture = reinterpret_cast<decltype(set_next_texture)>(symbol("softgpu_wish_texture"));
+  wish_variable = reinterpret_cast<decltype(wish_variable)>(symbol("softgpu_wish_variable"));
   // The functions below are called without a check; all others are checked before each use.
 #define GPUPOOL_NEED(name) \
   if (!name) return #name;

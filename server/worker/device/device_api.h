@@ -74,6 +74,10 @@ struct DeviceApi {
   // other devices.
   void (*set_next_texture)(unsigned long long number) = nullptr;
 
+  // Requests an address for a variable of the next module or library that has one of this name. A softgpu
+  // extension; null on other devices.
+  void (*wish_variable)(const char* name, unsigned long long address) = nullptr;
+
   // Looks up all functions. Returns null on success, or the name of a missing function without which no
   // session can work.
   const char* load(const SymbolLookup& symbol);

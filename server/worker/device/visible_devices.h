@@ -25,6 +25,13 @@ class VisibleDevices {
     if (device < 0 || static_cast<size_t>(device) >= ordinals_.size()) return std::nullopt;
     return ordinals_[static_cast<size_t>(device)];
   }
+  // The other way round.
+  std::optional<int> number_of(int ordinal) const {
+    for (size_t i = 0; i < ordinals_.size(); ++i) {
+      if (ordinals_[i] == ordinal) return static_cast<int>(i);
+    }
+    return std::nullopt;
+  }
   const std::vector<int>& ordinals() const { return ordinals_; }
 
  private:

@@ -34,6 +34,10 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
 
 }  // namespace
 
+// Not part of CUDA, for poold's workers: see wish_variable().
+CUDA_EXPORT void softgpu_wish_variable(const char* name, unsigned long long address) {
+  wish_variable(name, address);
+}
 CUDA_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                         CUjit_option* options, void** values) {
   return load(module, image, JitOptions(count, options, values));
