@@ -17,8 +17,8 @@ class DeviceMemory;
 // The objects that a request names, according to the roles of its parameters.
 struct CallObjects {
   static constexpr uint64_t kNoStream = ~uint64_t{0};
-  uint64_t stream = kNoStream;  // handle in the request; also set for a stream that the call destroys
-  OrderKeys named, destroyed;   // handles
+  uint64_t stream = kNoStream;       // handle in the request; also set for a stream that the call destroys
+  OrderKeys named, made, destroyed;  // handles
   bool references = false;  // names texture or surface references, which launches read without naming them
 };
 
@@ -26,6 +26,8 @@ struct CallRow {
   uint16_t id;
   const char* name;
   bool needs_context;
+  bool makes;     // makes objects: new_handle
+  bool destroys;  // destroys objects: destroyed_handle
   bool is_async;  // the client does not wait for execution, except in synchronous mode
   std::optional<CUresult> (*execute)(void* function, wire::Reader&, wire::Writer&, HandleTable&,
                                      const DeviceMemory&);

@@ -1,0 +1,278 @@
+// Tests which commands the history keeps: those that make the present objects the way they are, and no
+// others.
+#include "server/worker/migration/history.h"
+
+#include "protocol/calls/handles.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
+#include "protocol/wire/images.h"
+#include "protocol/wire/writer.h"
+#include "server/worker/handlers/call_rows.h"
+#include "server/worker/migration/history_rules.h"
+#include "tests/support/catch.h"
+
+namespace gpupool::worker {
+namespace {
+
+using cuda::Kind;
+using Id = wire::Command;
+
+constexpr uint64_t handle(Kind kind, uint32_t index) {
+  return cuda::make_handle(kind, 1, index);
+}
+constexpr uint64_t kContext = handle(Kind::context, 1), kModule = handle(Kind::module, 2),
+                   kFunction = handle(Kind::function, 3), kStream = handle(Kind::stream, 4),
+                   kEvent = handle(Kind::event, 5), kGraph = handle(Kind::graph, 6),
+                   kExec = handle(Kind::graph_exec, 7), kBody = handle(Kind::graph, 8),
+                   kMemory = handle(Kind::memory, 9);
+
+uint16_t row(std::string_view name) {
+  for (const CallRow& one : call_rows()) {
+    if (one.name == name) return one.id;
+  }
+  FAIL("no row " << name);
+  return 0;
+}
+
+// A history that is given commands as the executor gives them.
+struct Recorder {
+  Recorder() {
+    history.turn_on();
+    command(Id::retain_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  }
+  template <class... T>
+  void note(uint16_t id, uint64_t context, const T&... values) {
+    wire::Buffer body;
+    wire::Writer writer(body);
+    (writer.put(values), ...);
+    REQUIRE(changes_history(id));
+    const wire::CommandHeader header{.id = id, .context = context, .sequence = ++sequence};
+    history.note(header, body, {}, effect_of(header, body, false));
+  }
+  template <class Body, class... More>
+  void command(Id id, const Body& body, uint64_t context = kContext, const More&... more) {
+    note(static_cast<uint16_t>(id), context, body, more...);
+  }
+  template <class... T>
+  void call(std::string_view name, const T&... values) {
+    note(row(name), kContext, values...);
+  }
+  void load() { command(Id::load_module, wire::LoadImage{kModule, 0}); }
+  void get_function() {
+    command(Id::get_function, wire::GetFunction{kFunction, kModule}, kContext, uint32_t{1}, 'f');
+  }
+  // A graph of one kernel node and one event node.
+  void make_graph(uint64_t graph, uint64_t function, uint64_t event) {
+    wire::Launch launch{};
+    launch.function = function;
+    const wire::GraphNode kernel{wire::GraphNodeKind::kernel, 0, sizeof launch, 0, kContext};
+    const wire::GraphNode record{wire::GraphNodeKind::event_record, 1, sizeof(wire::GraphEvent), 0, kContext};
+    command(Id::graph_nodes, wire::GraphNodes{graph, 2, 0}, kContext, kernel, launch, record, uint32_t{0},
+            wire::GraphEvent{event});
+  }
+  // The commands in the history, as their numbers.
+  std::vector<uint64_t> kept() const {
+    std::vector<uint64_t> numbers;
+    history.for_each([&](const History::Entry& entry) { numbers.push_back(entry.header.sequence); });
+    return numbers;
+  }
+  using Numbers = std::vector<uint64_t>;
+
+  History history;
+  uint64_t sequence = 0;
+};
+using Numbers = Recorder::Numbers;
+
+}  // namespace
+
+TEST_CASE("a history that is off keeps nothing") {
+  History history;
+  history.note({}, {}, {}, {.makes = {kStream}});
+  CHECK(history.size() == 0);
+}
+
+TEST_CASE("what makes an object stays until the object is destroyed") {
+  Recorder recorder;
+  recorder.load();
+  recorder.get_function();
+  recorder.call("cuStreamCreateWithPriority", kStream, 1u, 0);
+  recorder.call("cuEventCreate", kEvent, 0u);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5});
+  recorder.call("cuStreamDestroy_v2", kStream);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 5});
+  recorder.call("cuModuleUnload", kModule);  // with its functions
+  CHECK(recorder.kept() == Numbers{1, 5});
+  CHECK(recorder.history.context_of(kEvent) == kContext);
+  CHECK(recorder.history.context_of(kStream) == 0);
+}
+
+TEST_CASE("a context takes its objects along, and not what belongs to none") {
+  Recorder recorder;
+  recorder.load();
+  recorder.call("cuEventCreate", kEvent, 0u);
+  const uint64_t library = handle(Kind::library, 20);
+  recorder.command(Id::load_library, wire::LoadImage{library, 0}, 0);
+  recorder.command(Id::reset_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  CHECK(recorder.kept() == Numbers{4});
+  CHECK(recorder.history.exists(library));
+  CHECK_FALSE(recorder.history.exists(kContext));
+  recorder.command(Id::retain_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  CHECK(recorder.kept() == Numbers{4, 6});
+}
+
+TEST_CASE("a context that something still needs stays in the history with its end") {
+  Recorder recorder;
+  const uint64_t library = handle(Kind::library, 20);
+  recorder.command(Id::load_library, wire::LoadImage{library, 0}, kContext);
+  recorder.command(Id::reset_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  recorder.command(Id::retain_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4});
+  recorder.note(row("cuLibraryUnload"), 0, library);
+  recorder.command(Id::reset_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  CHECK(recorder.kept().empty());
+}
+
+TEST_CASE("only the last command of a setting stays") {
+  Recorder recorder;
+  recorder.load();
+  recorder.get_function();
+  constexpr int kDynamic = 8, kCarveout = 9;
+  recorder.call("cuFuncSetAttribute", kFunction, kDynamic, 1024);
+  recorder.call("cuFuncSetAttribute", kFunction, kCarveout, 50);
+  recorder.call("cuFuncSetAttribute", kFunction, kDynamic, 2048);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 5, 6});
+  recorder.call("cuCtxSetLimit", 0u, uint64_t{1024});
+  recorder.call("cuCtxSetLimit", 1u, uint64_t{1024});
+  recorder.call("cuCtxSetLimit", 0u, uint64_t{2048});
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 5, 6, 8, 9});
+  recorder.call("cuModuleUnload", kModule);
+  CHECK(recorder.kept() == Numbers{1, 8, 9});
+}
+
+TEST_CASE("access to another context is forgotten when it is given up") {
+  Recorder recorder;
+  const uint64_t other = handle(Kind::context, 30);
+  recorder.command(Id::retain_primary_context, wire::PrimaryContext{other, 1, 0}, 0);
+  recorder.call("cuCtxEnablePeerAccess", other, 0u);
+  CHECK(recorder.kept() == Numbers{1, 2, 3});
+  recorder.call("cuCtxDisablePeerAccess", other);
+  CHECK(recorder.kept() == Numbers{1, 2});
+}
+
+TEST_CASE("a graph keeps what it names, destroyed or not") {
+  Recorder recorder;
+  recorder.load();
+  recorder.get_function();
+  recorder.call("cuEventCreate", kEvent, 0u);
+  recorder.make_graph(kGraph, kFunction, kEvent);
+  recorder.command(Id::instantiate_graph, wire::InstantiateGraph{kGraph, kExec, 0});
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5, 6});
+  recorder.call("cuEventDestroy_v2", kEvent);
+  recorder.call("cuModuleUnload", kModule);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5, 6, 7, 8});
+  CHECK_FALSE(recorder.history.exists(kEvent));
+  recorder.command(Id::destroy_graph, wire::DestroyGraph{kExec});
+  CHECK(recorder.kept() == Numbers{1});
+}
+
+TEST_CASE("an update replaces the update before, and what that one named goes") {
+  Recorder recorder;
+  recorder.load();
+  recorder.get_function();
+  recorder.make_graph(kGraph, kFunction, 0);
+  recorder.command(Id::instantiate_graph, wire::InstantiateGraph{kGraph, kExec, 0});
+  for (uint32_t i = 0; i < 3; ++i) {
+    const uint64_t event = handle(Kind::event, 100 + i), graph = handle(Kind::graph, 100 + i);
+    recorder.call("cuEventCreate", event, 0u);
+    recorder.make_graph(graph, kFunction, event);
+    recorder.command(Id::update_graph, wire::UpdateGraph{kExec, graph});
+    recorder.call("cuEventDestroy_v2", event);
+  }
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5, 14, 15, 16, 17});
+  recorder.command(Id::destroy_graph, wire::DestroyGraph{kExec});
+  CHECK(recorder.kept() == Numbers{1, 2, 3});
+}
+
+TEST_CASE("nodes may be added in parts, and bodies live with their graph") {
+  Recorder recorder;
+  const wire::GraphNode conditional{wire::GraphNodeKind::conditional, 0,
+                                    sizeof(wire::GraphConditional) + sizeof kBody, 0, kContext};
+  recorder.make_graph(kGraph, 0, 0);
+  recorder.command(Id::graph_nodes, wire::GraphNodes{kGraph, 1, 0}, kContext, conditional,
+                   wire::GraphConditional{1, 0, 1}, kBody);
+  recorder.make_graph(kBody, 0, 0);
+  recorder.command(Id::instantiate_graph, wire::InstantiateGraph{kGraph, kExec, 0});
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5});
+  recorder.command(Id::destroy_graph, wire::DestroyGraph{kExec});
+  CHECK(recorder.kept() == Numbers{1});
+}
+
+TEST_CASE("a mapping keeps its memory, also after the handle was released") {
+  Recorder recorder;
+  constexpr uint64_t kAddress = 0x7000'0000'0000, kSize = 2 << 20;
+  recorder.call("cuMemCreate", kMemory, kSize, uint8_t{0}, uint64_t{0});
+  recorder.call("cuMemMap", kAddress, kSize, uint64_t{0}, kMemory, 0ull);
+  recorder.call("cuMemSetAccess", kAddress, kSize, uint8_t{0}, uint64_t{0}, uint64_t{0});
+  recorder.call("cuMemSetAccess", kAddress, kSize, uint8_t{0}, uint64_t{0}, uint64_t{1});
+  recorder.call("cuMemRelease", kMemory);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 5, 6});
+  recorder.call("cuMemUnmap", kAddress - kSize, kSize);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 5, 6});
+  recorder.call("cuMemUnmap", kAddress - kSize, 2 * kSize);
+  CHECK(recorder.kept() == Numbers{1});
+}
+
+TEST_CASE("recorded events are known while they exist") {
+  Recorder recorder;
+  recorder.call("cuEventCreate", kEvent, 0u);
+  recorder.history.note_record(kEvent);
+  recorder.history.note_record(kEvent + 16);  // unknown
+  CHECK(recorder.history.recorded() == std::set<uint64_t>{kEvent});
+  recorder.call("cuEventDestroy_v2", kEvent);
+  CHECK(recorder.history.recorded().empty());
+}
+
+TEST_CASE("an obstacle lasts as long as its object, or for good if there is none") {
+  Recorder recorder;
+  CHECK(recorder.history.obstacle() == nullptr);
+  const uint64_t linker = handle(Kind::linker, 40);
+  recorder.command(Id::create_linker, wire::CreateLinker{linker, 0});
+  CHECK(recorder.history.obstacle() != nullptr);
+  recorder.command(Id::destroy_linker, wire::DestroyLinker{linker});
+  CHECK(recorder.history.obstacle() == nullptr);
+  recorder.command(Id::export_memory, uint64_t{0});
+  CHECK(recorder.history.obstacle() != nullptr);
+}
+
+TEST_CASE("launches, copies and waits are not looked at") {
+  for (const Id id : {Id::launch, Id::copy_to_device, Id::copy_from_device, Id::synchronize_stream,
+                      Id::host_function, Id::map_memory, Id::free_memory, Id::launch_graph})
+    CHECK_FALSE(changes_history(static_cast<uint16_t>(id)));
+  for (const char* name : {"cuEventRecord", "cuStreamWaitEvent", "cuMemsetD32Async", "cuEventQuery"})
+    CHECK_FALSE(changes_history(row(name)));
+}
+
+TEST_CASE("ten thousand settings and updates leave no trace") {
+  Recorder recorder;
+  recorder.load();
+  recorder.get_function();
+  recorder.make_graph(kGraph, kFunction, 0);
+  recorder.command(Id::instantiate_graph, wire::InstantiateGraph{kGraph, kExec, 0});
+  const auto work = [&](uint32_t round) {
+    recorder.call("cuFuncSetAttribute", kFunction, 8, int(round));
+    const uint64_t graph = cuda::make_handle(Kind::graph, 2, round);
+    recorder.make_graph(graph, kFunction, 0);
+    recorder.command(Id::update_graph, wire::UpdateGraph{kExec, graph});
+    const uint64_t stream = cuda::make_handle(Kind::stream, 2, round);
+    recorder.call("cuStreamCreateWithPriority", stream, 1u, 0);
+    recorder.call("cuStreamDestroy_v2", stream);
+  };
+  work(0);
+  const auto size = recorder.history.size();
+  const auto bytes = recorder.history.bytes();
+  for (uint32_t round = 1; round < 10'000; ++round) work(round);
+  CHECK(recorder.history.size() == size);
+  CHECK(recorder.history.bytes() == bytes);
+}
+
+}  // namespace gpupool::worker
