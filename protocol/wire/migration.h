@@ -28,11 +28,14 @@ struct AdoptedCommand {
   uint32_t checks;       // 1: another reply than the expected one ends the adoption
 };
 
-// migrate_session: sends the session to the target. Executed after all earlier commands and when the device
-// has no work of the session; the client sends no other command before the reply, which is the last message
-// if the migration was successful. Reply: empty, or an error and the reason (text); then nothing has changed.
+// migrate_session: sends the session to the target. The client sends no other command before the reply, which
+// is the last message if the migration was successful. Reply: empty, or an error and the reason (text); then
+// nothing has changed. CUDA_ERROR_NOT_READY: earlier commands wait for the client, or the device still has
+// work of the session after `patience_ms`; the client goes on and tries again.
 struct MigrateSession {
   PeerTarget target;  // `copy` is the sequence number of adopt_session
+  uint32_t patience_ms;
+  uint32_t reserved;
 };
 
 // end_migration: the client's answer to a MigrationWish, with the reason (text) if it did not migrate. If it
@@ -44,18 +47,26 @@ struct EndMigration {
   uint32_t reserved;
 };
 
-// fill_variable: the name (text) and then the bytes of a part of a module's or library's variable follow.
+// fill_variable: the name (text) and then `size` bytes of a part of a module's or library's variable follow.
 // Only in the stream of adopt_session.
 struct FillVariable {
   uint64_t owner;  // module or library
   uint64_t offset;
+  uint64_t size;
+};
+
+// place_variable: the name (text) of a variable of the module or library that is loaded next follows. The
+// device gives it this address if it can. Only in the stream of adopt_session.
+struct PlaceVariable {
+  uint64_t address;
 };
 
 static_assert(kIsBody<MigrationWish, 8>);
 static_assert(kIsBody<AdoptedSession, 8>);
 static_assert(kIsBody<AdoptedCommand, 8>);
-static_assert(kIsBody<MigrateSession, 80>);
+static_assert(kIsBody<MigrateSession, 88>);
 static_assert(kIsBody<EndMigration, 24>);
-static_assert(kIsBody<FillVariable, 16>);
+static_assert(kIsBody<FillVariable, 24>);
+static_assert(kIsBody<PlaceVariable, 8>);
 
 }  // namespace gpupool::wire

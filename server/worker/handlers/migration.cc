@@ -1,8 +1,65 @@
+// Handlers of the migration between two workers (migration.h of protocol/wire and of this program).
 #include "protocol/wire/migration.h"
 
+#include "common/log/log.h"
 #include "server/worker/handlers/commands.h"
+#include "server/worker/migration/departure.h"
+#include "server/worker/migration/variables.h"
 
 namespace gpupool::worker::commands {
+namespace {
+
+constexpr uint32_t kMostPatienceMs = 30'000;
+
+Outcome refuse(Session& session, std::string_view reason) {
+  session.replies.body.clear();
+  wire::Writer(session.replies.body).put_text(reason);
+  log::warning("session_cannot_migrate",
+               {{"session", session.start.session_number}, {"reason", std::string(reason)}});
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+Outcome adopt_session(Session& session, Command& command) {
+  if (!command.body.finished() || !command.wants_reply()) return bad_body();
+  if (command.header.sequence != Adoption::kSequence) return CUDA_ERROR_ILLEGAL_STATE;
+  const auto last = session.adoption.run();
+  if (!last || *last < command.header.sequence) {
+    const std::string reason = last ? "a wrong number of the last command" : last.error().message;
+    const Outcome refused = refuse(session, reason);
+    session.outbox.send(wire::MessageKind::reply, refused.result, command.header.sequence,
+                        session.replies.body);
+    session.outbox.end("the session was not adopted: " + reason);
+    return Outcome::lost();
+  }
+  session.memory.retire(*last);
+  session.memory.collect();
+  session.executor.set_last_sequence(*last);
+  session.replies.body.clear();
+  wire::Writer(session.replies.body).put(wire::AdoptedSession{*last});
+  log::info("session_adopted", {{"session", session.start.session_number}});
+  return CUDA_SUCCESS;
+}
+
+Outcome migrate_session(Session& session, Command& command) {
+  const auto body = read_exact_body<wire::MigrateSession>(command);
+  if (!body || !command.wants_reply() || body->target.rdma > 1 || body->target.reserved != 0 ||
+      body->target.copy != Adoption::kSequence || body->patience_ms > kMostPatienceMs || body->reserved != 0)
+    return bad_body();
+  session.migration_requests.client_tries();
+  if (const char* const obstacle = migration_obstacle(session))
+    return refuse(session, std::string("the session has ") + obstacle + ", which cannot migrate");
+  if (!await_idle(session, std::chrono::milliseconds(body->patience_ms))) return CUDA_ERROR_NOT_READY;
+  const auto target = session.peers.open(body->target);
+  if (!target)
+    return refuse(session, "the other server cannot be reached from this one (" + target.error().message +
+                               "); see --peers of poold on both");
+  const auto sent = depart(session, **target, session.executor.last_sequence());
+  if (!sent) return refuse(session, sent.error().message);
+  session.outbox.be_silent_after(command.header.sequence);
+  return CUDA_SUCCESS;
+}
 
 Outcome end_migration(Session& session, Command& command) {
   const auto answer = command.body.get<wire::EndMigration>();
@@ -11,6 +68,29 @@ Outcome end_migration(Session& session, Command& command) {
   if (!session.migration_requests.answered(answer, reason))
     return Outcome::malformed("it answers a request to migrate that was not made");
   return CUDA_SUCCESS;
+}
+
+Outcome place_variable(Session& session, Command& command) {
+  const auto head = command.body.get<wire::PlaceVariable>();
+  const std::string name(command.body.get_text());
+  if (!command.body.finished() || name.find('\0') != std::string::npos) return bad_body();
+  if (session.api.wish_variable) session.api.wish_variable(name.c_str(), head.address);
+  return CUDA_SUCCESS;
+}
+
+Outcome fill_variable(Session& session, Command& command) {
+  const auto head = command.body.get<wire::FillVariable>();
+  const std::string name(command.body.get_text());
+  const auto bytes = command.body.get_bytes(command.body.remaining());
+  if (!command.body.finished() || bytes.size() != head.size || name.find('\0') != std::string::npos)
+    return bad_body();
+  ContextState* const context = session.contexts.enter_named(command.header.context);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  Variable found;
+  if (const CUresult result = find_variable(session, head.owner, name, &found); result != CUDA_SUCCESS)
+    return result;
+  if (head.offset > found.size || bytes.size() > found.size - head.offset) return CUDA_ERROR_INVALID_VALUE;
+  return session.scrubber.copy_in(found.address + head.offset, bytes.data(), bytes.size(), context->device);
 }
 
 }  // namespace gpupool::worker::commands

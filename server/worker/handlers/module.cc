@@ -88,6 +88,16 @@ struct RequestedImage {
   }
 };
 
+// The image for a migration. One that poold keeps is shared with it.
+class RequestedBytes final : public KeptImage {
+ public:
+  explicit RequestedBytes(RequestedImage&& image) : image_(std::move(image)) {}
+  std::span<const std::byte> bytes() const override { return image_.bundle(); }
+
+ private:
+  const RequestedImage image_;
+};
+
 RequestedImage take_image(Code& code, Command& command, Kind kind) {
   RequestedImage wanted;
   wanted.body = command.body.get<wire::LoadImage>();
@@ -115,10 +125,11 @@ Outcome image_missing(const RequestedImage& wanted) {
   return wanted.name ? static_cast<CUresult>(wire::kImageMissing) : CUDA_ERROR_INVALID_IMAGE;
 }
 
-Outcome finish_load(Session& session, const RequestedImage& wanted, Kind kind, const Images::Loaded& loaded) {
+Outcome finish_load(Session& session, RequestedImage&& wanted, Kind kind, const Images::Loaded& loaded) {
   if (loaded.result == CUDA_SUCCESS) {
     session.table.bind(kind, wanted.body.handle, loaded.object);
     if (wanted.uploaded) session.code.cached_images.deposit(wanted.bundle());
+    if (session.history.on()) session.history.keep_image(std::make_shared<RequestedBytes>(std::move(wanted)));
   } else if (loaded.admitted) {
     session.memory_charges.forget_image(wanted.body.handle);
   }
@@ -150,31 +161,29 @@ bool may_load(const Session& session) {
 }
 
 Outcome load_module(Session& session, Command& command) {
-  const RequestedImage wanted = take_image(session.code, command, Kind::module);
+  RequestedImage wanted = take_image(session.code, command, Kind::module);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
-  return finish_load(
-      session, wanted, Kind::module,
-      session.code.images.load_module(
-          handle, device_of(session.contexts), wanted.bundle(), wanted.options,
-          [&](const cuda::Image& image) { return session.memory_charges.add_module(handle, image); }));
+  const auto loaded = session.code.images.load_module(
+      handle, device_of(session.contexts), wanted.bundle(), wanted.options,
+      [&](const cuda::Image& image) { return session.memory_charges.add_module(handle, image); });
+  return finish_load(session, std::move(wanted), Kind::module, loaded);
 }
 
 Outcome load_library(Session& session, Command& command) {
-  const RequestedImage wanted = take_image(session.code, command, Kind::library);
+  RequestedImage wanted = take_image(session.code, command, Kind::library);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   session.contexts.enter_named(command.header.context);
   if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
-  return finish_load(
-      session, wanted, Kind::library,
-      session.code.images.load_library(
-          handle, device_of(session.contexts), wanted.bundle(), wanted.options,
-          [&](const cuda::Image& image) { return session.memory_charges.add_library(handle, image); }));
+  const auto loaded = session.code.images.load_library(
+      handle, device_of(session.contexts), wanted.bundle(), wanted.options,
+      [&](const cuda::Image& image) { return session.memory_charges.add_library(handle, image); });
+  return finish_load(session, std::move(wanted), Kind::library, loaded);
 }
 
 Outcome get_function(Session& session, Command& command) {

@@ -15,17 +15,10 @@ bool driver_tells_layouts(const DeviceApi& api) {
 
 // Returns why the image has no code for the device, or an empty string if it has code.
 std::string why_no_code(const DeviceApi& api, CUdevice device, const cuda::Image& image) {
-  cuda::CodeTarget target;
+  const auto target = code_target(api, device);
   cuda::CodeSelection selection;
-  if (!api.cuDeviceGetAttribute ||
-      api.cuDeviceGetAttribute(&target.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
-          CUDA_SUCCESS ||
-      api.cuDeviceGetAttribute(&target.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) !=
-          CUDA_SUCCESS) {
-    return {};
-  }
-  return cuda::select_code(image, target, selection) == CUDA_ERROR_NO_BINARY_FOR_GPU
-             ? cuda::why_nothing_fits(image, target)
+  return target && cuda::select_code(image, *target, selection) == CUDA_ERROR_NO_BINARY_FOR_GPU
+             ? cuda::why_nothing_fits(image, *target)
              : "";
 }
 
@@ -48,6 +41,16 @@ void collect_layouts(const cuda::Image& image,
 }
 
 }  // namespace
+
+std::optional<cuda::CodeTarget> code_target(const DeviceApi& api, CUdevice device) {
+  cuda::CodeTarget target;
+  const auto get = [&](int* value, CUdevice_attribute attribute) {
+    return api.cuDeviceGetAttribute && api.cuDeviceGetAttribute(value, attribute, device) == CUDA_SUCCESS;
+  };
+  const bool known = get(&target.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) &&
+                     get(&target.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  return known ? std::optional(target) : std::nullopt;
+}
 
 template <class Load>
 Images::Loaded Images::load(CUdevice device, std::span<const std::byte> bytes, Options wanted, Kept& kept,

@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "protocol/driver/cuda_header.h"
+#include "protocol/images/fatbin.h"
 #include "protocol/images/kernel_params.h"
 #include "protocol/wire/images.h"
 #include "server/worker/device/device_api.h"
@@ -19,6 +21,9 @@
 namespace gpupool::worker {
 
 constexpr size_t kJitLogBytes = 16 * 1024;  // bytes of each of the two logs
+
+// The device's compute capability; nullopt: unknown.
+std::optional<cuda::CodeTarget> code_target(const DeviceApi& api, CUdevice device);
 
 class Images {
  public:

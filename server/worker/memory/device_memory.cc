@@ -22,6 +22,7 @@ CUresult DeviceMemory::move(uint64_t preferred, uint64_t size) {
   if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return CUDA_ERROR_NOT_SUPPORTED;
   collect();
   if (!mappings_.empty() || pending() || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (preferred == base_ && size == size_) return CUDA_SUCCESS;
   CUdeviceptr got = 0;
   const CUresult result = api_.cuMemAddressReserve(&got, size, 0, preferred, 0);
   if (result != CUDA_SUCCESS) return result;

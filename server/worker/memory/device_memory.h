@@ -160,6 +160,17 @@ class DeviceMemory {
   bool in_range(uint64_t address, uint64_t size) const {
     return address >= base_ && size <= size_ && address - base_ <= size_ - size;
   }
+  struct Mapped {
+    uint64_t address, size;
+    int device;
+    uint32_t peers;               // bit mask of other devices with access
+    const ContextState* context;  // may be null
+  };
+  // Calls `visit` for each mapping, in the order of addresses.
+  void for_each_mapping(const std::function<void(const Mapped&)>& visit) const {
+    for (const auto& [address, mapping] : mappings_)
+      visit({address, mapping.size, mapping.device, mapping.peers, mapping.context});
+  }
   bool cpu_can_access() const { return cpu_can_access_; }
   // True if the bytes are mapped, and the CPU can read and write them at the same addresses.
   bool is_cpu_accessible(uint64_t address, uint64_t size) const;

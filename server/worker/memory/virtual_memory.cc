@@ -85,6 +85,27 @@ CUresult VirtualMemory::unmap(CUdeviceptr address, size_t size) {
   return result;
 }
 
+bool VirtualMemory::has_unmapped() const {
+  std::map<const Allocation*, uint64_t> readable;  // bytes
+  for (const auto& [address, mapping] : mapped_) {
+    const bool own_device =
+        std::any_of(mapping.access.begin(), mapping.access.end(), [&](const CUmemAccessDesc& one) {
+          return one.location.id == mapping.allocation->device &&
+                 one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        });
+    if (!own_device) return true;
+    readable[mapping.allocation.get()] += mapping.size;
+  }
+  return std::any_of(created_.begin(), created_.end(), [&](const auto& one) {
+    const auto known = readable.find(one.second.get());
+    return known == readable.end() || known->second < one.second->bytes;
+  });
+}
+
+void VirtualMemory::for_each_mapping(const std::function<void(uint64_t, uint64_t, int)>& visit) const {
+  for (const auto& [address, mapping] : mapped_) visit(address, mapping.size, mapping.allocation->device);
+}
+
 CUresult VirtualMemory::set_access(CUdeviceptr address, size_t size,
                                    const std::vector<CUmemAccessDesc>& access) {
   if (!api_.cuMemSetAccess) return CUDA_ERROR_NOT_SUPPORTED;

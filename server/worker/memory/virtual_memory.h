@@ -2,6 +2,7 @@
 // until its handle is released and all its mappings are gone. Handles are numbers of the session's own,
 // because a restore after a checkpoint creates new driver handles. Executor's thread only.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -53,6 +54,10 @@ class VirtualMemory {
   bool shares() const;
   bool has_multicasts() const { return multicasts_ != 0; }
   void add_pieces(CheckpointImage::Pieces& pieces);
+  // True if not all of the memory is mapped where its own device may read and write it.
+  bool has_unmapped() const;
+  // Calls `visit(address, size, device)` for each mapping, in the order of addresses.
+  void for_each_mapping(const std::function<void(uint64_t, uint64_t, int)>& visit) const;
 
  private:
   struct Allocation;

@@ -115,6 +115,7 @@ void Background::run() {
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;
+    session_.migration_requests.rouse_client();
     const uint64_t current = session_.current_command.sequence();
     const auto* const bandwidth = session_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {

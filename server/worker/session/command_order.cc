@@ -122,6 +122,10 @@ void set_graph_order(const Graphs& graphs, CommandOrder& order, uint64_t executa
   if (order.reads.full || order.writes.full) order.rule = Rule::alone;
 }
 
+bool is_alone(Id id) {
+  return id == Id::set_border_color || id == Id::migrate_session;
+}
+
 }  // namespace
 
 CommandOrder order_of(Contexts& contexts, HandleTable& table, const Graphs& graphs, const Command& command) {
@@ -207,8 +211,7 @@ CommandOrder order_of(Contexts& contexts, HandleTable& table, const Graphs& grap
     case Id::enable_graph_node:
     case Id::destroy_graph: set_graph_order(graphs, order, body.get<uint64_t>()); break;
     case Id::await_barriers: order.rule = Rule::after_barriers; break;
-    case Id::set_border_color: order.rule = Rule::alone; break;
-    default: break;
+    default: order.rule = is_alone(static_cast<Id>(command.header.id)) ? Rule::alone : order.rule;
   }
   return order;
 }

@@ -9,6 +9,7 @@
 #include "server/worker/handlers/call_rows.h"
 #include "server/worker/handlers/commands.h"
 #include "server/worker/handlers/host_function.h"
+#include "server/worker/migration/history_rules.h"
 #include "server/worker/session/session.h"
 
 namespace gpupool::worker {
@@ -119,6 +120,7 @@ bool Executor::settle() {
 
 bool Executor::receive(const wire::CommandHeader& header) {
   if (!settle()) return false;
+  session_.outbox.speak();
   session_.current_command.begin(header.sequence, header.id, header.context);
   Command command{header};
   const bool ordered = session_.gates.any() || !session_.backlog.empty();
@@ -155,7 +157,9 @@ bool Executor::keep(Command& command, bool* alive) {
   const CommandOrder order = order_of(session_.contexts, session_.table, session_.graphs, command);
   const char* const waits_for = session_.backlog.must_wait(order);
   if (!waits_for) return false;
-  if (order.rule == CommandOrder::Rule::query) {
+  // A migration waits for data that is on its way, and not for the client.
+  const bool migrates = command.header.id == static_cast<uint16_t>(wire::Command::migrate_session);
+  if (order.rule == CommandOrder::Rule::query || (migrates && session_.gates.any_by_number())) {
     *alive = finish(command, CUDA_ERROR_NOT_READY);
     return true;
   }
@@ -255,9 +259,41 @@ std::function<void(CUresult)> Executor::answer_later() {
   };
 }
 
+std::optional<CUresult> Executor::execute_adopted(const wire::CommandHeader& header,
+                                                  std::span<const std::byte> body) {
+  const CurrentCommand::Inner inner(session_.current_command, std::max<uint64_t>(last_sequence_, 1),
+                                    header.id, header.context);
+  Command command{header, wire::Reader(body)};
+  const bool in_pieces = header.id == static_cast<uint16_t>(wire::Command::copy_to_device);
+  if (in_pieces) session_.inbox.replay(command.body);
+  const Outcome outcome = execute(command);
+  if (in_pieces) session_.inbox.end_replay();
+  if (!settle()) return CUDA_ERROR_UNKNOWN;
+  switch (outcome.next) {
+    case Outcome::Next::reply: return outcome.result;
+    case Outcome::Next::parked: return CUDA_SUCCESS;  // its error is deferred
+    default: return std::nullopt;
+  }
+}
+
+// Keeps what the command means for a migration.
+void Executor::note(const Command& command, wire::Reader body) {
+  const wire::CommandHeader& header = command.header;
+  if (header.id == kEventRecord || header.id == kEventRecordWithFlags)
+    return session_.history.note_record(body.get<uint64_t>());
+  if (!changes_history(header.id)) return;
+  const auto bytes = body.get_bytes(body.remaining());
+  wire::Reader reader(bytes);
+  const bool context_remains = session_.contexts.find(reader.get<uint64_t>()) != nullptr;
+  session_.history.note(header, bytes, session_.replies.body, effect_of(header, bytes, context_remains));
+}
+
 Outcome Executor::execute(Command& command) {
   const auto outer = std::exchange(postponed_, nullptr);
+  const wire::Reader body = command.body;
   Outcome outcome = execute_now(command);
+  if (session_.history.on() && outcome.next == Outcome::Next::reply && outcome.result == CUDA_SUCCESS)
+    note(command, body);
   if (const auto postponed = std::exchange(postponed_, outer);
       postponed && outcome.next == Outcome::Next::reply) {
     postponed->sequence = command.header.sequence;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "protocol/driver/cuda_header.h"
@@ -30,6 +31,12 @@ class Executor {
   // Call between two commands. Answers commands whose memory has been zeroed, and executes kept commands
   // whose gates have opened. Returns false if the session is over.
   bool settle();
+  // Executes a command that another worker sends (migration/adoption.h). The reply stays in Replies::body.
+  // nullopt: it is malformed.
+  std::optional<CUresult> execute_adopted(const wire::CommandHeader& header, std::span<const std::byte> body);
+  // The number of the last command; the next one must have the number after it.
+  uint64_t last_sequence() const { return last_sequence_; }
+  void set_last_sequence(uint64_t sequence) { last_sequence_ = sequence; }
   // Postpones the reply to the current command: calling the returned function on this thread sends it.
   std::function<void(CUresult)> answer_later();
   // Call before sleeping until the next command. Returns the longest time to sleep, if limited.
@@ -50,6 +57,7 @@ class Executor {
   Outcome execute(Command& command);
   Outcome execute_now(Command& command);
   Outcome execute_row(Command& command);
+  void note(const Command& command, wire::Reader body);
   void unload_postponed();
   bool finish(const Command& command, const Outcome& outcome);
 

@@ -53,6 +53,8 @@ void MigrationRequests::receive(const server::ControlMessage& message) {
   {
     const std::lock_guard lock(mutex_);
     open_ = number;
+    ticks_ = 0;
+    is_awake_ = false;
     unsent_ = message.payload;
   }
   const uint64_t one = 1;
@@ -72,6 +74,20 @@ void MigrationRequests::send_to_client() {
   if (!address) return;
   outbox_.send(wire::MessageKind::migration_wish, 0, 0, std::as_bytes(std::span(&wish, 1)),
                std::as_bytes(std::span(*address)));
+}
+
+void MigrationRequests::rouse_client() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (open_ == 0 || unsent_ || is_awake_ || ++ticks_ < 2) return;
+    is_awake_ = true;
+  }
+  start_.resumable->break_carrier({ErrorCode::lost, "its client does not read a request to migrate"});
+}
+
+void MigrationRequests::client_tries() {
+  const std::lock_guard lock(mutex_);
+  is_awake_ = true;
 }
 
 bool MigrationRequests::answered(const wire::EndMigration& answer, std::string_view reason) {

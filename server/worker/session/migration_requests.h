@@ -31,6 +31,11 @@ class MigrationRequests {
   int descriptor() const { return wake_; }
   // Background thread.
   void send_to_client();
+  // Background thread, about once a second. A program that does not call CUDA does not read the wish: breaks
+  // its connection once, so that its client resumes and reads.
+  void rouse_client();
+  // The client has begun to migrate. Executor's thread.
+  void client_tries();
   // Takes the client's answer and tells poold. Returns false if poold has made no request of this number.
   // Executor's thread.
   bool answered(const wire::EndMigration& answer, std::string_view reason);
@@ -46,8 +51,10 @@ class MigrationRequests {
   Outbox& outbox_;
   const int wake_;
   bool left_ = false;
-  std::mutex mutex_;                   // guards the rest
-  uint64_t open_ = 0;                  // number of the request that the client has not answered; 0: none
+  std::mutex mutex_;    // guards the rest
+  uint64_t open_ = 0;   // number of the request that the client has not answered; 0: none
+  unsigned ticks_ = 0;  // of rouse_client() since the request was sent
+  bool is_awake_ = false;
   std::optional<std::string> unsent_;  // its address, until it is sent to the client
 };
 

@@ -54,6 +54,7 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
   const Waiting waiting("the client to read");
   const std::lock_guard lock(mutex_);
   if (over()) return false;
+  if (silent_) return true;
   if (kind == wire::MessageKind::reply && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
       result != wire::kImageMissing) {
     counters_.errors.fetch_add(1, std::memory_order_relaxed);  // other errors are counted by defer()
@@ -61,7 +62,10 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
   // A sign of life must also detect a dead client.
   if (kind == wire::MessageKind::pong) connection_.check_peer_alive();
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};
-  if (send_locked(header, body, more, {})) return true;
+  if (send_locked(header, body, more, {})) {
+    silent_ = kind == wire::MessageKind::reply && last_ != 0 && sequence == last_;
+    return true;
+  }
   close();
   return false;
 }

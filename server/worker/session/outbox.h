@@ -34,6 +34,18 @@ class Outbox {
   // closes the connection.
   void end(std::string_view reason);
   void close();
+  // The reply to this command is the last message until speak(): the client may read the following ones from
+  // another server.
+  void be_silent_after(uint64_t command) {
+    const std::lock_guard lock(mutex_);
+    last_ = command;
+  }
+  void speak() {
+    if (last_.load(std::memory_order_relaxed) == 0) return;
+    const std::lock_guard lock(mutex_);
+    last_ = 0;
+    silent_ = false;
+  }
   // The session's counters, for senders on other connections.
   quota::SessionPage& counters() const { return counters_; }
   // For monitoring: whether a thread is sending right now.
@@ -59,6 +71,8 @@ class Outbox {
   std::atomic<uint64_t> retired_{0};
   std::atomic<bool> backlog_long_{false};
   std::atomic<bool> over_{false};
+  std::atomic<uint64_t> last_{0};  // written under mutex_
+  bool silent_ = false;            // guarded by mutex_
 };
 
 }  // namespace gpupool::worker

@@ -65,6 +65,8 @@ int run_session(SessionStart start) {
     const Background background(session, stop_descriptor);
     if (accept_bulk)
       accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy, uint64_t link) {
+        if (peer_copy == Adoption::kSequence)
+          return session.adoption.take(std::make_unique<MeteredConnection>(std::move(connection), bandwidth));
         ResumableLink resumable;
         if (link != 0 && session.start.resumable) {
           auto outer = std::make_unique<transport::ResumableConnection>(std::move(connection));
@@ -93,6 +95,7 @@ int run_session(SessionStart start) {
     resumption.reset();
     if (start.control) start.control->handle(server::ControlKind::end_session, nullptr);
     if (accept_bulk) accept_bulk(nullptr);
+    session.adoption.stop();
     const Watchdog watchdog(status);
     tear_down(session);
   }

@@ -19,6 +19,8 @@
 #include "server/worker/memory/memory_moves.h"
 #include "server/worker/memory/shared_host_memory.h"
 #include "server/worker/memory/virtual_memory.h"
+#include "server/worker/migration/adoption.h"
+#include "server/worker/migration/history.h"
 #include "server/worker/session/back_pressure.h"
 #include "server/worker/session/backlog.h"
 #include "server/worker/session/command.h"
@@ -101,6 +103,10 @@ class Session {
   Graphs graphs;
   EventGuard events;
   guards::Calls guarded;
+
+  // Migration.
+  History history;
+  Adoption adoption;
 
   Inbox inbox;
   Executor executor;

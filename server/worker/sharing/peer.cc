@@ -24,14 +24,16 @@ Peer::Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dea
   if (over_rdma) options_.rdma = rdma;
 }
 
-Result<std::unique_ptr<transport::Connection>> Peer::connect(wire::PeerTarget target) {
-  const bool over_rdma = options_.rdma.use != transport::RdmaOptions::Use::never;
+Result<std::unique_ptr<transport::Connection>> connect_to_peer(PeerRequests& requests,
+                                                               wire::PeerTarget target,
+                                                               const transport::Options& options) {
+  const bool over_rdma = options.rdma.use != transport::RdmaOptions::Use::never;
   target.rdma = over_rdma;
-  const int descriptor = requests_.ask(target);
+  const int descriptor = requests.ask(target);
   if (descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
-  auto connection = transport::adopt(over_rdma ? "rdma" : "tcp", descriptor, options_);
+  auto connection = transport::adopt(over_rdma ? "rdma" : "tcp", descriptor, options);
   if (!connection) return connection;
-  const auto deadline = transport::Clock::now() + options_.connect_timeout;
+  const auto deadline = transport::Clock::now() + options.connect_timeout;
   if (const auto welcome = hello::receive_reply(**connection, deadline); !welcome) return welcome.error();
   if (const auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded)
     return upgraded.error();
@@ -42,7 +44,7 @@ bool Peer::open(const wire::PeerTarget& target) {
   const std::lock_guard one_at_a_time(opening_);
   if (is_open()) return true;
   if (broken()) return false;
-  auto connection = connect(target);
+  auto connection = connect_to_peer(requests_, target, options_);
   const std::lock_guard lock(mutex_);
   if (state_ != State::closed) return false;  // stop() was called meanwhile
   state_ = connection ? State::open : State::broken;

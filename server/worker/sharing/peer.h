@@ -20,6 +20,11 @@ namespace gpupool::worker {
 class OutgoingCopy;
 class PeerRequests;
 
+// Opens a connection to a session on another server. Blocks.
+Result<std::unique_ptr<transport::Connection>> connect_to_peer(PeerRequests& requests,
+                                                               wire::PeerTarget target,
+                                                               const transport::Options& options);
+
 class Peer {
  public:
   // Charges sent bytes to `bandwidth` (may be null). `over_rdma`: upgrade to RDMA if both ends can.
@@ -42,7 +47,6 @@ class Peer {
     std::shared_ptr<OutgoingCopy> copy;
     uint64_t number;
   };
-  Result<std::unique_ptr<transport::Connection>> connect(wire::PeerTarget target);
   Result<void> send_key(OutgoingCopy& copy);
   void run_sender();
 

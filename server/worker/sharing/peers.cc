@@ -17,6 +17,16 @@ std::shared_ptr<Peer> Peers::connection_to(const wire::PeerTarget& target) {
                                                start_.rdma, start_.bandwidth);
 }
 
+Result<std::unique_ptr<transport::Connection>> Peers::open(const wire::PeerTarget& target) {
+  transport::Options options;
+  options.dead_peer_timeout = start_.dead_peer_timeout;
+  options.bulk = true;
+  auto connection = connect_to_peer(requests_, target, options);
+  if (!connection || !start_.bandwidth) return connection;
+  return std::unique_ptr<transport::Connection>(
+      std::make_unique<MeteredConnection>(std::move(*connection), start_.bandwidth));
+}
+
 void Peers::stop() {
   requests_.stop();
   for (auto& [name, peer] : peers_) peer->stop();

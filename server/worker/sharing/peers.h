@@ -21,6 +21,8 @@ class Peers {
 
   // Returns the connection to another server, which may not be open yet, or null if there are too many.
   std::shared_ptr<Peer> connection_to(const wire::PeerTarget& target);
+  // Opens a connection of its own, for a migration. Blocks.
+  Result<std::unique_ptr<transport::Connection>> open(const wire::PeerTarget& target);
   // Ends all connections and the requests for new ones.
   void stop();
 

@@ -12,11 +12,11 @@
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
-#include "protocol/wire/migration.h"
 #include "protocol/wire/peers.h"
 #include "protocol/wire/sharing.h"
 #include "server/worker/handlers/call_rows.h"
 #include "server/worker/session/handle_table.h"
+#include "tests/server/worker/handlers/migration_frames.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 
@@ -221,8 +221,8 @@ std::vector<Frame> frames(const Client& client) {
         {id(Command::destroy_linker), bytes_of(wire::DestroyLinker{linker})},
         {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
         {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
-        {id(Command::end_migration), named(wire::EndMigration{}, "reason")}, {id(Command::goodbye), {}},
   };
+  for (auto& [id, body] : migration_frames(kModule)) all.push_back({id, body});
   // cancel_bulk names the copy by its command's sequence number.
   for (size_t i = 1; i < all.size(); ++i) {
     if (all[i].id == id(Command::cancel_bulk))

@@ -1,0 +1,43 @@
+// The target's side of a migration: makes this session a copy of another worker's, by executing the commands
+// that the source sends (docs/adr/0037-migration.md).
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "protocol/transport/transport.h"
+
+namespace gpupool::worker {
+
+class Session;
+
+class Adoption {
+ public:
+  // The sequence number of adopt_session, which must be the session's first command. No copy can have it.
+  static constexpr uint64_t kSequence = 1;
+
+  explicit Adoption(Session& session) : session_(session) {}
+  Adoption(const Adoption&) = delete;
+  Adoption& operator=(const Adoption&) = delete;
+
+  // The source's connection, which has presented the key of adopt_session. Any thread.
+  void take(std::unique_ptr<transport::Connection> source);
+  // Ends the wait for the source and its connection. Any thread.
+  void stop();
+
+  // Executes the source's commands. Returns the number of the source's last command. Executor's thread.
+  Result<uint64_t> run();
+
+ private:
+  Result<uint64_t> execute_all(transport::Connection& source);
+
+  Session& session_;
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::unique_ptr<transport::Connection> source_;
+  bool stopped_ = false;
+};
+
+}  // namespace gpupool::worker

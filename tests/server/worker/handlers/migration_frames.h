@@ -1,0 +1,31 @@
+// A frame of each command about migrations, for hostile_test.cc. The last one ends the session.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "protocol/wire/migration.h"
+#include "tests/server/worker/test_client.h"
+
+namespace gpupool::worker::test {
+
+inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t module) {
+  using wire::Command;
+  const auto named = [](const auto& body, std::string_view name) {
+    wire::Buffer bytes = bytes_of(body);
+    wire::Writer(bytes).put_text(name);
+    return bytes;
+  };
+  const auto id = [](Command command) { return static_cast<uint16_t>(command); };
+  wire::PeerTarget adopting{};
+  adopting.copy = 1;
+  auto fill = named(wire::FillVariable{module, 0, sizeof(uint64_t)}, "variable");
+  wire::Writer(fill).put(uint64_t{0});
+  return {{id(Command::adopt_session), {}},
+          {id(Command::migrate_session), bytes_of(wire::MigrateSession{adopting, 0, 0})},
+          {id(Command::fill_variable), fill},
+          {id(Command::place_variable), named(wire::PlaceVariable{1 << 20}, "variable")},
+          {id(Command::end_migration), named(wire::EndMigration{}, "reason")},
+          {id(Command::goodbye), {}}};
+}
+
+}  // namespace gpupool::worker::test
