@@ -26,24 +26,31 @@ constexpr std::chrono::milliseconds kQuickUpload{50};
 
 }  // namespace
 
+bool BulkConnections::begin_opening() {
+  const std::lock_guard lock(mutex_);
+  if (state_.load(std::memory_order_relaxed) != kClosed || preparing_ || parameters_.connections == 0)
+    return false;
+  state_.store(kOpening, std::memory_order_release);
+  return true;
+}
+
 bool BulkConnections::ready() {
   const int state = state_.load(std::memory_order_acquire);
   if (state != kClosed) return state == kReady;
-  int expected = kClosed;
-  if (parameters_.connections == 0 || !state_.compare_exchange_strong(expected, kOpening)) return false;
-  std::thread([this] { open(); }).detach();  // the session is never destroyed once connected
+  // The session is never destroyed once connected.
+  if (begin_opening()) std::thread([this] { open(); }).detach();
   return false;
 }
 
 void BulkConnections::open_now() {
-  int expected = kClosed;
-  if (parameters_.connections != 0 && state_.compare_exchange_strong(expected, kOpening)) open();
+  if (begin_opening()) open();
 }
 
-void BulkConnections::open() {
+std::vector<std::unique_ptr<BulkConnections::Link>> BulkConnections::open_all(
+    const Parameters& parameters, const std::optional<Reconnector::Terms>& resume) {
   std::vector<std::unique_ptr<Link>> opened;
-  for (unsigned i = 0; i < parameters_.connections; ++i) {
-    auto link = open_one(i + 1);
+  for (unsigned i = 0; i < parameters.connections; ++i) {
+    auto link = open_one(parameters, resume, i + 1);
     if (!link) {
       log_debug("cannot open another bulk connection (%s): large copies use %zu",
                 link.error().message.c_str(), opened.size());
@@ -51,8 +58,12 @@ void BulkConnections::open() {
     }
     opened.push_back(std::move(*link));
   }
-  const std::lock_guard lock(mutex_);
-  for (auto& one : opened) {
+  return opened;
+}
+
+// Call with mutex_ held.
+void BulkConnections::add(std::vector<std::unique_ptr<Link>> links) {
+  for (auto& one : links) {
     Link& link = *one;
     if (closed_) link.connection.close();
     links_.push_back(std::move(one));
@@ -62,31 +73,86 @@ void BulkConnections::open() {
   state_.store(links_.empty() ? kUnusable : kReady, std::memory_order_release);
 }
 
-Result<std::unique_ptr<BulkConnections::Link>> BulkConnections::open_one(unsigned number) {
-  transport::Options options = parameters_.options;
+void BulkConnections::open() {
+  const Parameters parameters = this->parameters();
+  auto opened = open_all(parameters, resume_);
+  const std::lock_guard lock(mutex_);
+  add(std::move(opened));
+  posted_.notify_all();
+}
+
+struct BulkConnections::Prepared {
+  Parameters parameters;
+  std::optional<Reconnector::Terms> resume;
+  std::vector<std::unique_ptr<Link>> links;
+};
+
+std::shared_ptr<BulkConnections::Prepared> BulkConnections::prepare(Parameters parameters,
+                                                                    Reconnector::Terms terms) {
+  auto prepared = std::make_shared<Prepared>();
+  prepared->parameters = std::move(parameters);
+  prepared->resume = std::move(terms);
+  {
+    std::unique_lock lock(mutex_);
+    preparing_ = true;  // what the program's copies rely on stays the same
+    posted_.wait(lock, [this] { return state_.load() != kOpening; });
+  }
+  if (state_.load() != kReady) return prepared;
+  prepared->links = open_all(prepared->parameters, prepared->resume);
+  if (!prepared->links.empty()) return prepared;
+  stay();
+  return nullptr;
+}
+
+void BulkConnections::stay() {
+  const std::lock_guard lock(mutex_);
+  preparing_ = false;
+}
+
+void BulkConnections::switch_to(const std::shared_ptr<Prepared>& prepared) {
+  const std::lock_guard lock(mutex_);
+  preparing_ = false;
+  for (auto& link : links_) {
+    link->retired.store(true, std::memory_order_release);
+    link->connection.close();
+    retired_.push_back(std::move(link));
+  }
+  links_.clear();
+  posted_.notify_all();
+  parameters_ = std::move(prepared->parameters);
+  resume_ = std::move(prepared->resume);
+  if (state_.load() == kReady)
+    add(std::move(prepared->links));
+  else
+    state_.store(kClosed);
+}
+
+Result<std::unique_ptr<BulkConnections::Link>> BulkConnections::open_one(
+    const Parameters& parameters, const std::optional<Reconnector::Terms>& resume, unsigned number) {
+  transport::Options options = parameters.options;
   options.bulk = true;
-  transport::Endpoint server = parameters_.server;
+  transport::Endpoint server = parameters.server;
   if (options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
   auto connection = transport::connect(server, options);
   if (!connection) return connection.error();
   const auto deadline =
-      Clock::now() + parameters_.options.connect_timeout + parameters_.options.dead_peer_timeout;
+      Clock::now() + parameters.options.connect_timeout + parameters.options.dead_peer_timeout;
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
-  hello.session_id = parameters_.session_id;
-  hello.bulk_token = parameters_.token;
+  hello.session_id = parameters.session_id;
+  hello.bulk_token = parameters.token;
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
-  if (resume_) hello.bulk_link = number;
+  if (resume) hello.bulk_link = number;
   const auto reply = hello::exchange(**connection, hello, deadline);
   if (!reply) return reply.error();
   if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded)
     return upgraded.error();
   auto link = std::make_unique<Link>(std::move(*connection));
-  const bool resumes = resume_ && reply->resume_timeout_ms != 0;
-  link->sender = std::make_unique<compression::PieceSender>(parameters_.compression,
+  const bool resumes = resume && reply->resume_timeout_ms != 0;
+  link->sender = std::make_unique<compression::PieceSender>(parameters.compression,
                                                             resumes ? &link->connection : nullptr);
   if (resumes) {
-    Reconnector::Terms terms = *resume_;
+    Reconnector::Terms terms = *resume;
     terms.server = server;
     terms.options = options;
     terms.hello.bulk_link = number;
@@ -126,8 +192,8 @@ void BulkConnections::run_sender(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   std::unique_lock lock(mutex_);
   while (true) {
-    posted_.wait(lock, [this] { return closed_ || !uploads_.empty(); });
-    if (closed_) return;
+    posted_.wait(lock, [&] { return closed_ || link.retired || !uploads_.empty(); });
+    if (closed_ || link.retired) return;
     const std::shared_ptr<Upload> upload = uploads_.front();
     const uint64_t piece = upload->next++;
     const uint64_t bytes = wire::bulk_piece_bytes(upload->width, upload->rows);
@@ -142,7 +208,7 @@ void BulkConnections::run_sender(Link& link) {
     if (upload->unsent == 0 || closed_) read_.notify_all();
     if (sent) continue;
     lock.unlock();
-    return report(sent.error());
+    return report(link, sent.error());
   }
 }
 
@@ -184,7 +250,7 @@ void BulkConnections::run_receiver(Link& link) {
   compression::PieceReader reader(link.connection, link.sender.get());
   while (true) {
     const auto received = receive_piece(reader, scratch);
-    if (!received) return report(received.error());
+    if (!received) return report(link, received.error());
   }
 }
 
@@ -211,7 +277,8 @@ Result<void> BulkConnections::receive_piece(compression::PieceReader& reader,
   return received;
 }
 
-void BulkConnections::report(const Error& error) {
+void BulkConnections::report(const Link& link, const Error& error) {
+  if (link.retired.load(std::memory_order_acquire)) return;
   receiver_.await_failure(Clock::now() + kReasonComes);
   failed_({error.code, "a bulk connection failed: " + error.message});
 }

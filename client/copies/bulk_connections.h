@@ -60,7 +60,17 @@ class BulkConnections {
   void configure(Parameters parameters) { parameters_ = std::move(parameters); }
   // The connections can be resumed, with these terms but for server, options and number. Call before ready().
   void resume_with(Reconnector::Terms terms) { resume_ = std::move(terms); }
-  const Parameters& parameters() const { return parameters_; }
+  Parameters parameters() const {
+    const std::lock_guard lock(mutex_);
+    return parameters_;
+  }
+  // The session moves to another server: opens connections there if there are any now; null: none can be
+  // opened. switch_to() then replaces the present ones; nothing may be underway on them.
+  struct Prepared;
+  // stay() follows instead if the session does not move.
+  std::shared_ptr<Prepared> prepare(Parameters parameters, Reconnector::Terms terms);
+  void stay();
+  void switch_to(const std::shared_ptr<Prepared>& prepared);
   // Returns true if bulk connections are open. The first call starts to open them in the background.
   bool ready();
   // Opens them and blocks until they are open.
@@ -83,16 +93,23 @@ class BulkConnections {
     transport::ResumableConnection connection;
     Reconnector reconnector{connection, nullptr};
     std::unique_ptr<compression::PieceSender> sender;
+    std::atomic<bool> retired{false};  // its threads end
   };
+  static std::vector<std::unique_ptr<Link>> open_all(const Parameters& parameters,
+                                                     const std::optional<Reconnector::Terms>& resume);
+  static Result<std::unique_ptr<Link>> open_one(const Parameters& parameters,
+                                                const std::optional<Reconnector::Terms>& resume,
+                                                unsigned number);
+  bool begin_opening();
   void open();
-  Result<std::unique_ptr<Link>> open_one(unsigned number);
+  void add(std::vector<std::unique_ptr<Link>> links);
   void run_sender(Link& link);
   void run_receiver(Link& link);
   void take_back(std::unique_lock<std::mutex>& lock, const Upload& upload);
   Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender,
                           const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch);
   Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);
-  void report(const Error& error);
+  void report(const Link& link, const Error& error);
 
   Receiver& receiver_;
   const std::function<void(Error)> failed_;
@@ -102,12 +119,14 @@ class BulkConnections {
   std::atomic<int> state_{kClosed};
   std::atomic<size_t> unread_{0};
 
-  std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;  // guards the members below, and parameters_ and resume_ while they change
   std::condition_variable posted_;
   std::condition_variable read_;
   std::deque<std::shared_ptr<Upload>> uploads_;
   std::vector<std::unique_ptr<Link>> links_;
-  unsigned sending_ = 0;  // threads that are reading the program's memory
+  std::vector<std::unique_ptr<Link>> retired_;  // their threads may still end
+  bool preparing_ = false;  // between prepare() and stay() or switch_to(): none are opened
+  unsigned sending_ = 0;    // threads that are reading the program's memory
   bool closed_ = false;
 };
 

@@ -44,7 +44,7 @@ uint64_t CommandQueue::end_command(wire::Buffer& buffer, size_t at, uint16_t id,
 }
 
 void CommandQueue::take_batch() {
-  if (const auto told = hooks_.acknowledgement ? hooks_.acknowledgement() : std::nullopt) {
+  if (const auto told = hooks_.acknowledgement && !held_back_ ? hooks_.acknowledgement() : std::nullopt) {
     const size_t at = begin_command(pending_);
     wire::Writer(pending_).put(*told);
     end_command(pending_, at, static_cast<uint16_t>(wire::Command::acknowledge), 0, 0, 0);
@@ -102,6 +102,32 @@ bool CommandQueue::send(std::span<const iovec> payload) {
     while (!rest.empty() && rest.front().iov_len == 0) rest = rest.subspan(1);
   }
   return true;
+}
+
+void CommandQueue::wait_to_go_on(std::unique_lock<std::mutex>& lock) {
+  goes_on_.wait(lock, [this] { return !held_back_; });
+}
+
+void CommandQueue::go_on() {
+  {
+    const std::lock_guard lock(mutex_);
+    held_back_ = false;
+  }
+  goes_on_.notify_all();
+}
+
+void CommandQueue::send_farewell(wire::Command command, std::span<const std::byte> body) {
+  const std::lock_guard sending(send_mutex_);
+  wire::Buffer bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    const size_t at = begin_command(bytes);
+    wire::Writer(bytes).put_bytes(body.data(), body.size());
+    end_command(bytes, at, static_cast<uint16_t>(command), 0, 0, 0);
+    --sequence_;
+  }
+  const iovec part{bytes.data(), bytes.size()};
+  (void)connection_.send_some({&part, 1});
 }
 
 bool CommandQueue::wait_for_room() {

@@ -7,6 +7,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -43,7 +44,9 @@ class CommandQueue {
     const trace::Timer timer;
     size_t batch = 0, bytes = 0;
     {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      if (held_back_) [[unlikely]]
+        wait_to_go_on(lock);
       const size_t at = begin_command(pending_);
       wire::Writer writer(pending_);
       write_body(writer);
@@ -66,10 +69,17 @@ class CommandQueue {
   bool send_bulk(uint16_t id, uint16_t flags, uint64_t context, const Head& head,
                  std::span<const iovec> payload, BeforeSending&& before_sending) {
     const trace::Timer timer;
-    std::lock_guard sending(send_mutex_);
+    std::unique_lock sending(send_mutex_);
     size_t bytes = 0;
     {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      while (held_back_) [[unlikely]] {
+        sending.unlock();
+        wait_to_go_on(lock);
+        lock.unlock();
+        sending.lock();
+        lock.lock();
+      }
       take_batch();
       const size_t at = begin_command(sending_);
       wire::Writer(sending_).put(head);
@@ -82,6 +92,31 @@ class CommandQueue {
       trace::count_call(id, bytes, timer.passed());
     return sent;
   }
+
+  // --- Migration ---
+  // Appends a command, and holds back all later ones until go_on().
+  template <class Body, class BeforeSending>
+  void append_last(wire::Command command, const Body& body, BeforeSending&& before_sending) {
+    const std::lock_guard lock(mutex_);
+    const size_t at = begin_command(pending_);
+    wire::Writer(pending_).put(body);
+    before_sending(end_command(pending_, at, static_cast<uint16_t>(command), wire::kWantsReply, 0, 0));
+    pending_bytes_.store(pending_.size(), std::memory_order_seq_cst);
+    held_back_ = true;
+  }
+  void go_on();
+  bool holds_back() const {
+    const std::lock_guard lock(mutex_);
+    return held_back_;
+  }
+  // The number of the last command.
+  uint64_t last_sequence() const {
+    const std::lock_guard lock(mutex_);
+    return sequence_;
+  }
+  // While commands are held back: sends a command to a server that the session is leaving, if that is
+  // possible at once. Its number does not count.
+  void send_farewell(wire::Command command, std::span<const std::byte> body);
 
   // Sends everything appended before the call. Returns false if sending failed.
   bool flush();
@@ -99,6 +134,7 @@ class CommandQueue {
                        size_t payload);
   void take_batch();  // call with both locks held
   bool wait_for_room();
+  void wait_to_go_on(std::unique_lock<std::mutex>& lock);
   bool send(std::span<const iovec> payload);  // sends sending_, then payload; call with send_mutex_ held
   void run_flusher();
 
@@ -111,9 +147,11 @@ class CommandQueue {
   bool failed_ = false;
 
   // Separate cache lines: the flusher polls pending_bytes_ while threads append.
-  alignas(64) std::mutex mutex_;
+  alignas(64) mutable std::mutex mutex_;
   wire::Buffer pending_;
   uint64_t sequence_ = 0;
+  bool held_back_ = false;
+  std::condition_variable goes_on_;
 
   alignas(64) std::atomic<size_t> pending_bytes_{0};
   enum FlusherState : uint32_t { kNotStarted, kAwake, kAsleep };

@@ -20,7 +20,7 @@ namespace {
 bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle,
                   cuda::ByteSpan bundle, const std::vector<wire::JitOption>& options, wire::Buffer& reply,
                   CUresult* result) {
-  const image::Nonce* const nonce = session.image_nonce(bundle.size());
+  const auto nonce = session.image_nonce(bundle.size());
   if (!nonce) return false;
   const wire::ImageName name = image::name(*nonce, bundle);
   *result = session.call(

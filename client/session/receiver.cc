@@ -275,9 +275,9 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
                                      printable_message({reinterpret_cast<const char*>(body), header.length}));
       return false;
     case wire::MessageKind::quota_refusal:
-      if (hooks_.quota_refused && !hooks_.quota_refused({body, header.length})) break;
-      return true;
-    case wire::MessageKind::device_data: break;  // handled by parse()
+    case wire::MessageKind::migration_wish:
+    case wire::MessageKind::device_data:  // handled by parse()
+      if (hooks_.take(header.kind, {body, header.length})) return true;
   }
   report(ErrorCode::malformed, "protocol error: unknown or malformed message of kind " +
                                    std::to_string(static_cast<int>(header.kind)));

@@ -71,6 +71,14 @@ class Receiver {
     std::function<void()> received = nullptr;  // some bytes have arrived
     // MessageHeader::acknowledged of a message, unless it is 0.
     std::function<void(uint32_t)> acknowledged = nullptr;
+    // The body of a migration_wish; returns false if it is malformed.
+    std::function<bool(std::span<const std::byte> wish)> migration_wished = nullptr;
+
+    // Passes on the body of a message that has a handler of its own. False: it is malformed, or has none.
+    bool take(wire::MessageKind kind, std::span<const std::byte> body) const {
+      if (kind == wire::MessageKind::quota_refusal) return !quota_refused || quota_refused(body);
+      return kind == wire::MessageKind::migration_wish && (!migration_wished || migration_wished(body));
+    }
   };
   Receiver(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 

@@ -51,7 +51,37 @@ void Reconnector::run() {
   }
 }
 
+void Reconnector::expect_switch() {
+  const std::lock_guard lock(mutex_);
+  switching_ = true;
+}
+
+void Reconnector::switch_to(Terms terms, std::unique_ptr<transport::ResumableConnection> next) {
+  std::unique_lock lock(mutex_);
+  switching_ = false;
+  next_terms_ = std::move(terms);
+  next_ = std::move(next);
+  changed_.notify_all();
+  // With the lock, so that it is not the next carrier that breaks.
+  connection_.break_carrier({ErrorCode::closed, "the session has moved to another server"});
+  changed_.wait(lock, [this] { return !next_ || connection_.over(); });
+}
+
+bool Reconnector::switched() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !switching_; });
+  if (!next_) return false;
+  terms_ = std::move(next_terms_);
+  attempts_ = 0;
+  (void)connection_.retire_carrier();
+  connection_.continue_as(*next_);
+  next_.reset();
+  changed_.notify_all();
+  return true;
+}
+
 void Reconnector::reconnect(const Error& why) {
+  if (switched()) return;
   const auto start = Clock::now();
   log_debug("the connection to server %s broke: %s", terms_.name.c_str(), why.message.c_str());
   bool told = false;
@@ -95,8 +125,8 @@ Result<void> Reconnector::try_once() {
   const auto reply = hello::exchange(**carrier, hello, deadline);
   if (!reply) return reply.error();
   if (auto upgraded = (*carrier)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded;
-  // The thread that reads may have become one that waits for room, which there is only when all is sent again.
-  // Somebody must read meanwhile: the server may have as much to send, and the connection may end.
+  // The thread that reads may have become one that waits for room, which there is only when all is sent
+  // again. Somebody must read meanwhile: the server may have as much to send, and the connection may end.
   if (read_rest_) read_rest_(true);
   const auto resumed = connection_.resume(std::move(*carrier), reply->resume_received);
   if (read_rest_) read_rest_(false);

@@ -5,7 +5,10 @@
 // no other thread uses.
 #pragma once
 #include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "protocol/control/hello_codec.h"
@@ -30,15 +33,26 @@ class Reconnector {
 
   // Starts the thread, which is never joined: sessions are never destroyed once connected.
   void start(Terms terms);
+  // The session is about to move to another peer: if the connection ends now, waits for switch_to().
+  void expect_switch();
+  // Continues with the other peer, where `next` has the carrier, and returns then. From now on breaks are
+  // mended with these terms.
+  void switch_to(Terms terms, std::unique_ptr<transport::ResumableConnection> next);
 
  private:
   void run();
   void reconnect(const Error& why);
+  bool switched();
   // ErrorCode::refused: the server will not resume the session.
   Result<void> try_once();
 
   transport::ResumableConnection& connection_;
   const std::function<void(bool)> read_rest_;
+  std::mutex mutex_;  // guards the next four
+  std::condition_variable changed_;
+  bool switching_ = false;
+  Terms next_terms_;
+  std::unique_ptr<transport::ResumableConnection> next_;
   Terms terms_;
   uint64_t attempts_ = 0;
 };

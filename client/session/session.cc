@@ -48,23 +48,25 @@ unsigned usual_bulk_connections(bool over_rdma) {
 Session::Session(const Settings& settings, std::unique_ptr<transport::Connection> connection)
     : settings_(settings),
       connection_(std::make_unique<transport::ResumableConnection>(std::move(connection))),
-      receiver_(*connection_, settings.dead_peer_timeout,
-                {.ping = [this] { ping(); },
-                 .host_callback =
-                     [this](uint64_t callback, uint64_t command, CUresult result) {
-                       if (host_callback_) host_callback_(*this, callback, command, result);
-                     },
-                 .retired = [this](uint64_t sequence) { addresses_.retired(sequence); },
-                 .failed = [this](const Error& error) { fail(error); },
-                 .quota_refused =
-                     [this](std::span<const std::byte> refusal) {
-                       return quota_refusals().note(refusal, settings_.server);
-                     },
-                 .received =
-                     [this] {
-                       if (connection_->acknowledgement_due()) queue_.wake_flusher();
-                     },
-                 .acknowledged = [this](uint32_t low) { connection_->acknowledge_low(low); }}),
+      receiver_(
+          *connection_, settings.dead_peer_timeout,
+          {.ping = [this] { ping(); },
+           .host_callback =
+               [this](uint64_t callback, uint64_t command, CUresult result) {
+                 if (host_callback_) host_callback_(*this, callback, command, result);
+               },
+           .retired = [this](uint64_t sequence) { addresses_.retired(sequence); },
+           .failed = [this](const Error& error) { fail(error); },
+           .quota_refused =
+               [this](std::span<const std::byte> refusal) {
+                 return quota_refusals().note(refusal, server());
+               },
+           .received =
+               [this] {
+                 if (connection_->acknowledgement_due()) queue_.wake_flusher();
+               },
+           .acknowledged = [this](uint32_t low) { connection_->acknowledge_low(low); },
+           .migration_wished = [this](std::span<const std::byte> wish) { return on_migration_wish(wish); }}),
       queue_(*connection_, settings.dead_peer_timeout,
              {.wait_for_room =
                   [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
@@ -73,7 +75,8 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
               .before_flush = [this] { read_acknowledgements(); }}),
       reconnector_(*connection_,
                    [this](bool read) { read ? receiver_.add_interest() : receiver_.drop_interest(); }),
-      links_(receiver_, [this](const Error& error) { fail(error); }) {}
+      links_(receiver_, [this](const Error& error) { fail(error); }),
+      server_(&settings_.server) {}
 
 Result<std::unique_ptr<Session>> Session::open(const Settings& settings,
                                                const transport::Endpoint& endpoint) {
@@ -109,6 +112,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   hello.takes_quota_refusals = true;
   hello.can_resume = true;
+  hello.can_migrate = true;
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
@@ -119,22 +123,10 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   server_id_ = reply->server_id;
   receiver_.set_memory_limited(!offered_.empty() && offered_.front().memory_limited);
   proposed_ = {reply->addresses.base, reply->addresses.size};
-  if (reply->image_nonce.size() == image_nonce_.size()) {
-    std::memcpy(image_nonce_.data(), reply->image_nonce.data(), image_nonce_.size());
-    largest_image_ = reply->largest_image;
-  }
+  take_image_terms(*reply);
   // If the session stays on TCP, so do its bulk connections.
   const bool over_rdma = connection_->direct_memory() != nullptr;
-  transport::Options bulk = options_of(settings_);
-  if (over_rdma) bulk.session = connection_->first_carrier();
-  bulk.rdma.use = over_rdma ? Use::always : Use::never;
-  transport::Endpoint bulk_server = server;
-  if (server.scheme == "rdma") bulk_server.scheme = "tcp";
-  const unsigned requested = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
-  links_.configure({bulk_server, bulk, reply->session_id, reply->bulk_token,
-                    std::min(reply->bulk_connections, requested),
-                    reply->takes_compressed ? settings_.compression : compression::Policy::off,
-                    numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
+  links_.configure(bulk_parameters(*reply, server, *connection_, over_rdma));
   if (reply->resume_timeout_ms != 0) start_resuming(*reply, server, options);
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked =
@@ -145,19 +137,51 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   return {};
 }
 
-void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
-                             const transport::Options& options) {
+void Session::take_image_terms(const hello::HelloReply& reply) {
+  const std::lock_guard lock(server_mutex_);
+  const bool keeps = reply.image_nonce.size() == image_nonce_.size();
+  if (keeps) std::memcpy(image_nonce_.data(), reply.image_nonce.data(), image_nonce_.size());
+  largest_image_ = keeps ? reply.largest_image : 0;
+}
+
+BulkConnections::Parameters Session::bulk_parameters(const hello::HelloReply& reply,
+                                                     const transport::Endpoint& server,
+                                                     const transport::Connection& connection,
+                                                     bool over_rdma) const {
+  transport::Options bulk = options_of(settings_);
+  if (over_rdma) bulk.session = connection_->first_carrier();
+  bulk.rdma.use = over_rdma ? Use::always : Use::never;
+  transport::Endpoint bulk_server = server;
+  if (server.scheme == "rdma") bulk_server.scheme = "tcp";
+  const unsigned requested = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
+  return {bulk_server,
+          bulk,
+          reply.session_id,
+          reply.bulk_token,
+          std::min(reply.bulk_connections, requested),
+          reply.takes_compressed ? settings_.compression : compression::Policy::off,
+          numeric_address(connection.peer(), bulk_server.host),
+          reply.peer_protocol};
+}
+
+Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
+                                         const transport::Options& options) const {
   hello::Hello hello = introduction();
   hello.tenant = settings_.tenant;
   hello.token = settings_.token;
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   hello.session_id = reply.session_id;
-  const Reconnector::Terms terms{.server = server,
-                                 .options = options,
-                                 .hello = std::move(hello),
-                                 .resume_key = reply.resume_key,
-                                 .timeout = std::chrono::milliseconds(reply.resume_timeout_ms),
-                                 .name = settings_.server};
+  return {.server = server,
+          .options = options,
+          .hello = std::move(hello),
+          .resume_key = reply.resume_key,
+          .timeout = std::chrono::milliseconds(reply.resume_timeout_ms),
+          .name = Session::server()};
+}
+
+void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
+                             const transport::Options& options) {
+  const Reconnector::Terms terms = resume_terms(reply, server, options);
   links_.resume_with(terms);
   reconnector_.start(terms);
 }
@@ -276,8 +300,8 @@ void Session::fail(const Error& error) {
     if (connection_->direct_memory()) connection_->close();
   }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
-  log_error("lost the connection to server %s: %s; CUDA calls on its devices now fail",
-            settings_.server.c_str(), why_->c_str());
+  log_error("lost the connection to server %s: %s; CUDA calls on its devices now fail", server().c_str(),
+            why_->c_str());
   receiver_.fail();
   connection_->close();
   links_.fail();

@@ -25,10 +25,13 @@
 #include "protocol/transport/resume/resumable_connection.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
+#include "protocol/wire/peers.h"
 
 namespace gpupool::client {
 
 constexpr unsigned kMaxServers = 64;
+
+class Migrator;
 
 class Session {
  public:
@@ -38,7 +41,8 @@ class Session {
   // one is free on both sides.
   Result<void> take_addresses();
 
-  const std::string& server() const { return settings_.server; }
+  // The server's address; another one after a migration. Valid for good.
+  const std::string& server() const { return *server_.load(std::memory_order_acquire); }
   unsigned index() const { return settings_.index; }  // less than kMaxServers
   // The server's devices, in its own numbering.
   const std::vector<hello::Device>& offered() const { return offered_; }
@@ -48,13 +52,16 @@ class Session {
   ReplyCache& reply_cache() { return reply_cache_; }
   // Creates a handle of this session; see HandleTable::mint().
   uint64_t mint(Kind kind, std::unique_ptr<Object> object);
-  // The nonce for naming an image to the server; null: the server does not keep images of this size, so it
+  // The nonce for naming an image to the server; nullopt: the server does not keep images of this size, so it
   // must be uploaded.
-  const image::Nonce* image_nonce(uint64_t image_bytes) const {
-    return image_bytes <= largest_image_ ? &image_nonce_ : nullptr;
+  std::optional<image::Nonce> image_nonce(uint64_t image_bytes) const {
+    const std::lock_guard lock(server_mutex_);
+    return image_bytes <= largest_image_ ? std::optional(image_nonce_) : std::nullopt;
   }
   int driver_version() const { return driver_version_; }
-  uint64_t server_id() const { return server_id_; }  // 0: the server does not support sharing
+  uint64_t server_id() const {
+    return server_id_.load(std::memory_order_relaxed);
+  }  // 0: the server does not support sharing
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
   BulkConnections& links() { return links_; }
@@ -159,6 +166,10 @@ class Session {
   CUresult before_call(Context* context);
   static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
 
+  // Moves the session to another server (migrator.h). Returns why it stays where it is. One call at a time;
+  // blocks.
+  Result<void> migrate(const std::string& address, uint64_t wish);
+
   void fail(const Error& error);
   // The program is ending: if the connection ends now, the server does not wait for another one. Later calls
   // still work.
@@ -178,6 +189,19 @@ class Session {
   void ping();
   std::optional<wire::Acknowledge> acknowledgement();
   void read_acknowledgements();
+  bool on_migration_wish(std::span<const std::byte> wish);
+  void take_image_terms(const hello::HelloReply& reply);
+  Result<void> migrate_to(Migrator& target, const wire::PeerTarget& peer,
+                          const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
+  Result<bool> try_to_migrate(Migrator& target, const wire::PeerTarget& peer,
+                              const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish,
+                              std::chrono::milliseconds patience);
+  void switch_to(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
+  Reconnector::Terms resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
+                                  const transport::Options& options) const;
+  BulkConnections::Parameters bulk_parameters(const hello::HelloReply& reply,
+                                              const transport::Endpoint& server,
+                                              const transport::Connection& connection, bool over_rdma) const;
 
   const Settings settings_;
   std::unique_ptr<transport::ResumableConnection> connection_;
@@ -193,9 +217,12 @@ class Session {
   std::vector<hello::Device> offered_;
   wire::AddressRange proposed_{};  // proposed by the server in its hello
   int driver_version_ = 0;
+  std::atomic<const std::string*> server_;
+  mutable std::mutex server_mutex_;  // guards the next two
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
-  uint64_t server_id_ = 0;
+  std::atomic<uint64_t> server_id_{0};
+  std::atomic<bool> migrating_{false};
   std::atomic<bool> failed_{false};
   std::mutex closing_;
   std::optional<std::string> why_;  // the first error; guarded by closing_

@@ -55,7 +55,7 @@ class KeptBytes {
   bool is_lent(const std::byte* from, size_t bytes) const;
   void add_block();
 
-  const size_t most_;
+  size_t most_;
   uint64_t begin_ = 0, end_ = 0;
   std::deque<Piece> pieces_;  // without gaps; the first one may begin before begin_
   std::vector<Block> spare_;  // of kBlockBytes, for reuse

@@ -200,7 +200,7 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
       if (for_receive && has_unread_) return all_of(true, for_send && !resending);
     }
     const auto ready = carrier->wait(for_receive, for_send && !resending, deadline);
-    if (is_broken()) continue;
+    if (is_broken() || current() != carrier) continue;
     if (!ready) {
       if (const auto failed = fail_or_break(ready.error()); !failed) return failed.error();
       continue;
@@ -296,6 +296,28 @@ Result<void> ResumableConnection::replace_carrier(std::shared_ptr<Connection> ne
   broken_.store(false, std::memory_order_release);
   changed_.notify_all();
   return {};
+}
+
+void ResumableConnection::continue_as(ResumableConnection& other) {
+  const Section sending(sending_);
+  const Section receiving(receiving_);
+  const Lock lock(mutex_);
+  std::swap(kept_, other.kept_);
+  carried_ = other.carried_;
+  offered_ = other.offered_;
+  known_ = other.known_;
+  received_.store(other.received_.load());
+  sent_.store(other.sent_.load());
+  told_.store(other.told_.load());
+  acknowledged_.store(other.acknowledged_.load());
+  unread_.clear();
+  has_unread_.store(false, std::memory_order_relaxed);
+  carrier_.swap(other.carrier_);
+  descriptor_owner_.store(carrier_.get(), std::memory_order_release);
+  resending_ = false;
+  why_broken_.reset();
+  broken_.store(final_error_.has_value(), std::memory_order_release);
+  changed_.notify_all();
 }
 
 // Sends what the peer has missed. The receiver goes on meanwhile, because the peer may send as much.

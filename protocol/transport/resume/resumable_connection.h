@@ -125,6 +125,9 @@ class ResumableConnection final : public Connection {
   Result<void> resume(std::unique_ptr<Connection> carrier, uint64_t peer_received);
   // From now on deadlines of wait() also pass while the connection is broken.
   void keep_deadlines();
+  // Takes over the carrier and the positions of another connection, which may not be used any more; for a
+  // session that continues with another peer. Nothing may be underway on this one. Call instead of resume().
+  void continue_as(ResumableConnection& other);
   // The connection will not be resumed: all calls fail with this error.
   void give_up(Error why);
 

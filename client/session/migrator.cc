@@ -1,0 +1,145 @@
+#include "client/session/migrator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "client/process/identity.h"
+#include "client/session/peer_address.h"
+#include "protocol/control/hello_exchange.h"
+#include "protocol/driver/cuda_header.h"
+#include "protocol/peers/proof.h"
+#include "protocol/wire/reader.h"
+
+namespace gpupool::client {
+namespace {
+
+using transport::Clock;
+using Use = transport::RdmaOptions::Use;
+
+constexpr uint64_t kAdoptSequence = 1;  // adopt_session is the first command
+// The server may have to compile code and zero memory.
+constexpr std::chrono::seconds kAdoptTime{120};
+
+// Attributes in which GPUs of one kind differ: the PCI bus, device and domain.
+bool is_of_place(int attribute) {
+  return attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID || attribute == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID ||
+         attribute == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID;
+}
+
+Result<void> compare_one(const hello::Device& known, const hello::Device& other, size_t number) {
+  const auto differs = [&](const std::string& what) {
+    return Error{ErrorCode::refused, "GPU " + std::to_string(number) + " there has another " + what};
+  };
+  if (known.name != other.name) return differs("name (" + other.name + " instead of " + known.name + ")");
+  if (other.total_bytes < known.total_bytes) return differs("memory size");
+  if (known.granularity != other.granularity) return differs("granularity of memory");
+  if (known.attributes.size() != other.attributes.size()) return differs("number of attributes");
+  for (size_t i = 0; i < known.attributes.size(); ++i) {
+    const auto &one = known.attributes[i], &two = other.attributes[i];
+    if (one.id != two.id || (one.value != two.value && !is_of_place(one.id)))
+      return differs("attribute " + std::to_string(one.id));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, const Settings& settings) {
+  auto server = transport::Endpoint::parse(address);
+  if (!server) return server.error();
+  if (server->scheme != "tcp")
+    return Error{ErrorCode::refused,
+                 "sessions can only move to tcp:// addresses, because servers connect to each other"};
+  transport::Options options;
+  options.connect_timeout = settings.connect_timeout;
+  options.dead_peer_timeout = settings.dead_peer_timeout;
+  options.rdma.use = Use::never;
+  options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
+  std::unique_ptr<Migrator> migrator(new Migrator(*server, options));
+  auto carrier = transport::connect(*server, options);
+  if (!carrier) return carrier.error();
+  migrator->connection_ = std::make_unique<transport::ResumableConnection>(std::move(*carrier));
+  if (auto said = migrator->say_hello(settings); !said) return said.error();
+  return migrator;
+}
+
+Result<void> Migrator::say_hello(const Settings& settings) {
+  hello::Hello hello = introduction();
+  hello.tenant = settings.tenant;
+  hello.token = settings.token;
+  hello.compression = static_cast<uint32_t>(settings.compression);
+  hello.takes_quota_refusals = true;
+  hello.can_resume = true;
+  hello.can_migrate = true;
+  const auto deadline = Clock::now() + settings.connect_timeout + settings.dead_peer_timeout;
+  auto reply = hello::exchange(*connection_, hello, deadline);
+  if (!reply) return reply.error();
+  reply_ = std::move(*reply);
+  if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded;
+  if (reply_.resume_timeout_ms == 0)
+    return Error{ErrorCode::refused, "its sessions cannot be resumed; see --resume-timeout of poold"};
+  connection_->start();
+  return {};
+}
+
+Result<void> Migrator::compare(const std::vector<hello::Device>& known, int driver_version) const {
+  if (reply_.driver_version != driver_version) {
+    return Error{ErrorCode::refused, "it has version " + std::to_string(reply_.driver_version) +
+                                         " of the driver API instead of " + std::to_string(driver_version)};
+  }
+  if (reply_.devices.size() != known.size())
+    return Error{ErrorCode::refused, "it gives another number of GPUs"};
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (auto same = compare_one(known[i], reply_.devices[i], i); !same) return same;
+  }
+  return {};
+}
+
+Result<void> Migrator::ask_to_adopt() {
+  wire::CommandHeader header{.id = static_cast<uint16_t>(wire::Command::adopt_session),
+                             .flags = wire::kWantsReply,
+                             .sequence = kAdoptSequence};
+  const iovec part{&header, sizeof header};
+  return transport::send_all(*connection_, {&part, 1}, Clock::now() + options_.dead_peer_timeout);
+}
+
+Result<wire::PeerTarget> Migrator::target() const {
+  wire::PeerTarget target{};
+  const auto address = numeric_address(connection_->peer(), server_.host);
+  if (!address || reply_.bulk_token.empty() || reply_.session_id.size() != sizeof target.session_id ||
+      reply_.peer_protocol != wire::kPeerProtocolVersion) {
+    return Error{ErrorCode::refused, "other servers cannot connect to it"};
+  }
+  target.address = *address;
+  std::memcpy(target.session_id.data(), reply_.session_id.data(), sizeof target.session_id);
+  target.port = server_.port;
+  target.copy = kAdoptSequence;
+  target.key = peers::copy_key(reply_.bulk_token, kAdoptSequence);
+  return target;
+}
+
+Result<uint64_t> Migrator::adopted() {
+  const auto deadline = Clock::now() + kAdoptTime;
+  while (true) {
+    wire::MessageHeader header;
+    auto got =
+        transport::receive_exact(*connection_, std::as_writable_bytes(std::span(&header, 1)), deadline);
+    if (!got) return got.error();
+    if (header.length > wire::kMaxBodyBytes) return Error{ErrorCode::malformed, "its message is too long"};
+    std::vector<std::byte> body(header.length);
+    if (header.length != 0) got = transport::receive_exact(*connection_, body, deadline);
+    if (!got) return got.error();
+    if (header.acknowledged != 0) connection_->acknowledge_low(header.acknowledged);
+    wire::Reader reader(body);
+    if (header.kind == wire::MessageKind::end)
+      return Error{ErrorCode::refused, std::string(reinterpret_cast<const char*>(body.data()), body.size())};
+    if (header.kind != wire::MessageKind::reply || header.sequence != kAdoptSequence)
+      continue;  // a sign of life
+    if (header.result != CUDA_SUCCESS) return Error{ErrorCode::refused, std::string(reader.get_text())};
+    const auto answer = reader.get<wire::AdoptedSession>();
+    if (!reader.finished()) return Error{ErrorCode::malformed, "its answer is malformed"};
+    return answer.sequence;
+  }
+}
+
+}  // namespace gpupool::client

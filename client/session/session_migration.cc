@@ -1,0 +1,128 @@
+// The part of Session that moves it to another server (docs/adr/0037-migration.md).
+#include <thread>
+
+#include "client/process/log.h"
+#include "client/session/migrator.h"
+#include "client/session/session.h"
+#include "common/text/printable.h"
+#include "protocol/wire/reader.h"
+
+namespace gpupool::client {
+namespace {
+
+// How long a server may wait for the end of work while the program's commands are held back.
+constexpr std::chrono::milliseconds kFirstPatience{100}, kLongestPatience{5000};
+
+}  // namespace
+
+bool Session::on_migration_wish(std::span<const std::byte> body) {
+  wire::Reader reader(body);
+  const auto wish = reader.get<wire::MigrationWish>();
+  const auto text = reader.get_bytes(reader.remaining());
+  if (!reader.finished()) return false;
+  const std::string address(reinterpret_cast<const char*>(text.data()), text.size());
+  // On a thread of its own, because this one reads the server's messages.
+  std::thread([this, wish, address] {
+    const bool busy = migrating_.exchange(true);
+    const auto migrated = busy ? Result<void>(Error{ErrorCode::refused, "the session is migrating already"})
+                               : migrate(address, wish.number);
+    if (!migrated) {
+      const std::string reason = printable_message(migrated.error().message);
+      log_debug("the session stays with server %s: %s", server().c_str(), reason.c_str());
+      (void)post(static_cast<uint16_t>(wire::Command::end_migration), nullptr, [&](wire::Writer& writer) {
+        writer.put(wire::EndMigration{.number = wish.number, .sequence = 0, .migrated = 0, .reserved = 0});
+        writer.put_text(reason);
+      });
+    }
+    if (!busy) migrating_.store(false);
+  }).detach();
+  return true;
+}
+
+Result<void> Session::migrate(const std::string& address, uint64_t wish) {
+  if (!connection_->started() || connection_->direct_memory())
+    return Error{ErrorCode::refused, "only a session that can be resumed, and not over rdma, can migrate"};
+  // Servers of encrypted sessions cannot connect to each other, and the token must not travel in the clear.
+  if (server().starts_with("tls://")) return Error{ErrorCode::refused, "encrypted sessions cannot migrate"};
+  auto opened = Migrator::open(address, settings_);
+  if (!opened) return Error{opened.error().code, address + ": " + opened.error().message};
+  Migrator& target = **opened;
+  if (auto same = target.compare(offered_, driver_version_); !same)
+    return Error{same.error().code, address + ": " + same.error().message};
+  const auto peer = target.target();
+  if (!peer) return Error{peer.error().code, address + ": " + peer.error().message};
+  auto links = links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),
+                              resume_terms(target.reply(), target.server(), target.options()));
+  if (!links) return Error{ErrorCode::unavailable, address + " accepts no bulk connections"};
+  const auto result = migrate_to(target, *peer, links, wish);
+  if (!result) links_.stay();
+  return result;
+}
+
+Result<void> Session::migrate_to(Migrator& target, const wire::PeerTarget& peer,
+                                 const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish) {
+  if (auto asked = target.ask_to_adopt(); !asked) return asked;
+  for (auto patience = kFirstPatience;; patience *= 2) {
+    const auto migrated = try_to_migrate(target, peer, links, wish, patience);
+    if (!migrated) return migrated.error();
+    if (*migrated) return {};
+    if (patience > kLongestPatience)
+      return Error{ErrorCode::refused, "its work on the device does not end, or waits for the program"};
+    std::this_thread::sleep_for(patience);
+  }
+}
+
+// Returns false if the server is not ready. The program's commands wait meanwhile.
+Result<bool> Session::try_to_migrate(Migrator& target, const wire::PeerTarget& peer,
+                                     const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish,
+                                     std::chrono::milliseconds patience) {
+  // Neither copies between servers nor descriptors may be underway.
+  const std::scoped_lock others(peer_copy_, share_mutex_);
+  Waiter waiter{.id = static_cast<uint16_t>(wire::Command::migrate_session)};
+  const wire::MigrateSession body{peer, static_cast<uint32_t>(patience.count()), 0};
+  queue_.append_last(wire::Command::migrate_session, body, [&](uint64_t number) {
+    waiter.sequence = number;
+    receiver_.expect(waiter);
+  });
+  queue_.flush();
+  Result<bool> result = true;
+  if (!receiver_.wait(waiter)) {
+    result = Error{ErrorCode::lost, "the connection was lost"};
+  } else if (waiter.result == CUDA_ERROR_NOT_READY) {
+    result = false;
+  } else if (waiter.result != CUDA_SUCCESS) {
+    wire::Reader reader(waiter.body);
+    const auto reason = reader.get_text();
+    result =
+        Error{ErrorCode::refused, reason.empty() ? "an error is yet to be reported" : std::string(reason)};
+  } else if (const auto adopted = target.adopted(); !adopted) {
+    result = Error{adopted.error().code, target.server().text() + ": " + adopted.error().message};
+  } else if (*adopted != queue_.last_sequence()) {
+    result = Error{ErrorCode::malformed, target.server().text() + ": it counts another number of commands"};
+  } else {
+    switch_to(target, links, wish);
+  }
+  queue_.go_on();
+  return result;
+}
+
+// Everything of the session is with the target, and no command is underway.
+void Session::switch_to(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links,
+                        uint64_t wish) {
+  reconnector_.expect_switch();
+  wire::Buffer farewell;
+  wire::Writer writer(farewell);
+  writer.put(
+      wire::EndMigration{.number = wish, .sequence = queue_.last_sequence(), .migrated = 1, .reserved = 0});
+  queue_.send_farewell(wire::Command::end_migration, farewell);
+  log_debug("the session moves from server %s to %s", server().c_str(), target.server().text().c_str());
+  server_.store(new std::string(target.server().text()),
+                std::memory_order_release);  // never freed: see server()
+  server_id_.store(target.reply().server_id, std::memory_order_relaxed);
+  take_image_terms(target.reply());
+  links_.switch_to(links);
+  reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options()),
+                         target.take_connection());
+}
+
+}  // namespace gpupool::client
