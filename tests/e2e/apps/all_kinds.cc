@@ -1,0 +1,145 @@
+// A program that has objects of every kind, and finds each of them unchanged in every round.
+#include <chrono>
+#include <thread>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+constexpr unsigned kItems = 4096;
+constexpr size_t kBytes = kItems * sizeof(unsigned);
+
+// Memory of cuMemCreate, mapped twice as large as it is.
+struct Mapped {
+  explicit Mapped(CUdevice device) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    OK(cuMemGetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CUmemGenericAllocationHandle memory = 0;
+    OK(cuMemAddressReserve(&address, 2 * size, 0, 0, 0));
+    OK(cuMemCreate(&memory, size, &properties, 0));
+    OK(cuMemMap(address, size, 0, memory, 0));
+    OK(cuMemRelease(memory));  // the mapping keeps it
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemSetAccess(address, size, &access, 1));
+  }
+  CUdeviceptr address = 0;
+  size_t size = 0;
+};
+
+void expect_all(CUdeviceptr at, unsigned value) {
+  const auto seen = download<unsigned>(at, kItems);
+  for (unsigned i = 0; i < kItems; ++i) EXPECT(seen[i] == value);
+}
+
+struct Everything {
+  Everything() {
+    make_streams_and_events();
+    make_memory();
+    set_what_code_knows();
+    make_graph();
+  }
+  void make_streams_and_events() {
+    int least = 0;
+    OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+    OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest));
+    OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    OK(cuEventCreate(&recorded, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&fresh, CU_EVENT_DEFAULT));
+    OK(cuEventRecord(recorded, stream));
+  }
+  void make_memory() {
+    for (CUdeviceptr* const memory : {&sums, &graph_sums, &out}) OK(cuMemAlloc(memory, kBytes));
+    OK(cuMemAllocAsync(&pooled, kBytes, stream));
+    for (const CUdeviceptr at : {sums, graph_sums, pooled}) OK(cuMemsetD32Async(at, 0, kItems, stream));
+    OK(cuMemsetD32(mapped.address, 0, kItems));
+  }
+  void set_what_code_knows() {
+    CUdeviceptr table = 0;
+    size_t bytes = 0;
+    OK(cuModuleGetGlobal(&counter, &bytes, kernels.module, "counter"));
+    OK(cuModuleGetGlobal(&table, &bytes, kernels.module, "table"));
+    unsigned constants[16];
+    for (unsigned i = 0; i < 16; ++i) constants[i] = 100 * i;
+    OK(cuMemcpyHtoD(table, constants, sizeof constants));
+    OK(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 25));
+    OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 2 << 20));
+  }
+  // A kernel, and the record of an event that is destroyed before the launches.
+  void make_graph() {
+    CUevent temporary = nullptr;
+    CUgraph captured = nullptr;
+    OK(cuEventCreate(&temporary, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(kernels.launch("add", kItems / 256, 256, stream, graph_sums, 3u, kItems));
+    OK(cuEventRecordWithFlags(temporary, stream, CU_EVENT_RECORD_EXTERNAL));
+    OK(cuStreamEndCapture(stream, &captured));
+    OK(cuGraphInstantiateWithFlags(&graph, captured, 0));
+    OK(cuGraphDestroy(captured));
+    OK(cuEventDestroy(temporary));
+  }
+
+  void work() const {
+    OK(kernels.launch("add", kItems / 256, 256, nullptr, sums, 1u, kItems));
+    OK(kernels.launch("add", kItems / 256, 256, blocking, sums, 1u, kItems));
+    OK(kernels.launch("add", kItems / 256, 256, nullptr, mapped.address, 5u, kItems));
+    OK(kernels.launch("add", kItems / 256, 256, stream, pooled, 7u, kItems));
+    OK(cuGraphLaunch(graph, stream));
+    OK(kernels.launch("use_symbols", kItems / 256, 256, nullptr, out, kItems));
+    OK(cuCtxSynchronize());
+  }
+  void expect_results_of(unsigned rounds) const {
+    expect_all(sums, 2 * rounds);
+    expect_all(mapped.address, 5 * rounds);
+    expect_all(pooled, 7 * rounds);
+    expect_all(graph_sums, 3 * rounds);
+    const auto seen = download<unsigned>(out, kItems);
+    for (unsigned i = 0; i < kItems; ++i) EXPECT(seen[i] == 100 * (i % 16) + i);
+    EXPECT(download<unsigned>(counter, 1)[0] == 7 + rounds * kItems);
+  }
+  void expect_settings() const {
+    float milliseconds = 0;
+    int priority = 0, carveout = 0;
+    size_t limit = 0;
+    OK(cuEventQuery(recorded));
+    OK(cuEventQuery(fresh));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&milliseconds, fresh, fresh));  // never recorded
+    OK(cuStreamGetPriority(stream, &priority));
+    EXPECT(priority == greatest);
+    OK(cuFuncGetAttribute(&carveout, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, add));
+    EXPECT(carveout == 25);
+    OK(cuCtxGetLimit(&limit, CU_LIMIT_PRINTF_FIFO_SIZE));
+    EXPECT(limit == 2 << 20);
+  }
+
+  const Device device;
+  const Kernels kernels;
+  const CUfunction add = kernels.function("add");
+  const Mapped mapped{device.device};
+  CUstream stream = nullptr, blocking = nullptr;
+  CUevent recorded = nullptr, fresh = nullptr;
+  CUgraphExec graph = nullptr;
+  CUdeviceptr sums = 0, graph_sums = 0, pooled = 0, out = 0, counter = 0;
+  int greatest = 0;  // priority
+};
+
+}  // namespace
+
+// all_kinds ROUNDS MILLISECONDS: pauses for this time after each round, without any call.
+SCENARIO(all_kinds) {
+  const auto rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  const std::chrono::milliseconds pause(std::stoul(arguments.at(1)));
+  const Everything everything;
+  std::printf("working\n");
+  std::fflush(stdout);
+  for (unsigned round = 1; round <= rounds; ++round) {
+    everything.work();
+    everything.expect_results_of(round);
+    everything.expect_settings();
+    std::this_thread::sleep_for(pause);
+  }
+  std::printf("all kinds are unchanged after %u rounds\n", rounds);
+}

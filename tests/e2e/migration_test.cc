@@ -1,0 +1,198 @@
+// Sessions that move between two servers while their programs run: no result changes, and a session that
+// cannot move goes on where it is.
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/cutting_proxy.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::vector<std::string> kMigrates{"--resume-timeout", "60", "--peers", "127.0.0.0/8"};
+
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr unsigned kShare = 5;  // of the rounds
+#else
+constexpr unsigned kShare = 1;
+#endif
+
+Finished pool_admin(Pool& pool, std::vector<std::string> words) {
+  words.insert(words.begin(),
+               {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
+  return run_patiently(words, {});
+}
+
+Json sessions_of(Pool& pool) {
+  return Json::parse(pool_admin(pool, {"sessions"}).output);
+}
+
+// Two servers, and a program that starts on the first one. Its commands do not use shared memory, whose
+// pinned memory cannot migrate.
+struct Move {
+  explicit Move(std::vector<std::string> program, const std::vector<std::string>& first = kMigrates,
+                const std::vector<std::string>& second = kMigrates, Environment environment = {})
+      : pools{Pool({}, first), Pool({}, second)}, app(with_app(std::move(program)), through(environment)) {
+    REQUIRE(app.await_output("working"));
+  }
+  static std::vector<std::string> with_app(std::vector<std::string> words) {
+    words.insert(words.begin(), driver_app());
+    return words;
+  }
+  Environment through(Environment more) {
+    more.insert({"GPUPOOL_SHM", "0"});
+    return pools[0].through(more);
+  }
+  std::string address(size_t server) { return pools[server].poold().endpoint().text(); }
+  // Asks the server that has the session to move it to the other one. Returns the reply.
+  Json ask(const std::string& to = "") {
+    const Json all = sessions_of(pools[at]);
+    REQUIRE(all.size() == 1);
+    const auto asked = pool_admin(pools[at], {"migrate", std::to_string(all[0]["number"].get<uint64_t>()),
+                                              "--to", to.empty() ? address(1 - at) : to, "--timeout", "60"});
+    INFO(asked.output);
+    return Json::parse(asked.output.substr(asked.output.find('{')));
+  }
+  // Moves the session, which is then on the other server alone.
+  void move() {
+    const Json reply = ask();
+    INFO(reply.dump());
+    REQUIRE(reply["migrated"] == true);
+    CHECK(pools[at].poold().await_log("session_ended", ++left[at]));
+    CHECK(sessions_of(pools[at]).empty());
+    at = 1 - at;
+    CHECK(sessions_of(pools[at]).size() == 1);
+  }
+  // The program ends with status 0 and says so.
+  void expect_success(const std::string& last_words) {
+    const int status = app.wait(kLongPatience);
+    INFO(app.output());
+    CHECK(status == 0);
+    CHECK(lines_with(app.output(), last_words).size() == 1);
+  }
+
+  std::array<Pool, 2> pools;
+  Process app;
+  size_t at = 0;  // index of the server that has the session
+  std::array<size_t, 2> left{};
+};
+
+}  // namespace
+
+TEST_CASE("a program counts right while its session moves") {
+  Move move({"counting", std::to_string(1000 / kShare), "40000"});
+  for (unsigned times = 0; times < 8 / kShare + 1; ++times) move.move();
+  move.expect_success("counted to");
+}
+
+TEST_CASE("large copies go on after a move") {
+  Move move({"counting", std::to_string(60 / kShare), std::to_string(4 << 20)}, kMigrates, kMigrates,
+            {{"GPUPOOL_BULK_CONNECTIONS", "2"}});
+  for (unsigned times = 0; times < 5 / kShare + 1; ++times) move.move();
+  move.expect_success("counted to");
+}
+
+TEST_CASE("objects of every kind are the same after a move") {
+  Move move({"all_kinds", std::to_string(200 / kShare), "5"});
+  for (unsigned times = 0; times < 6 / kShare + 1; ++times) move.move();
+  move.expect_success("all kinds are unchanged");
+}
+
+TEST_CASE("the session of a program that calls nothing moves") {
+  Move move({"all_kinds", "2", "6000"});
+  move.move();
+  move.expect_success("all kinds are unchanged");
+}
+
+TEST_CASE("what the session has used is free again on the server that it has left") {
+  Move move({"counting", std::to_string(1000 / kShare), "40000"});
+  const uint64_t used = sessions_of(move.pools[0])[0]["gpus"][0]["memory_used_bytes"].get<uint64_t>();
+  move.move();
+  const auto now = [&](size_t server) { return free_bytes(move.pools[server]); };
+  CHECK(eventually([&] { return now(0) > now(1); }));
+  CHECK(sessions_of(move.pools[1])[0]["gpus"][0]["memory_used_bytes"].get<uint64_t>() == used);
+  move.expect_success("counted to");
+}
+
+TEST_CASE("a session that cannot move goes on, and pool-admin says why") {
+  struct Case {
+    const char* reason;
+    std::vector<std::string> first, second;
+  };
+  const std::vector<std::string> no_peers{"--resume-timeout", "60", "--peers", "none"},
+      no_resume{"--peers", "127.0.0.0/8"};
+  const Case cases[] = {
+      {"cannot be reached from this one", no_peers, kMigrates},
+      {"cannot be resumed", kMigrates, no_resume},
+      {"can migrate", no_resume, kMigrates},
+  };
+  for (const Case& one : cases) {
+    Move move({"counting", std::to_string(200 / kShare), "40000"}, one.first, one.second);
+    const Json reply = move.ask();
+    INFO(reply.dump() << ", expected: " << one.reason);
+    CHECK(reply["migrated"] == false);
+    CHECK(reply["reason"].get<std::string>().find(one.reason) != std::string::npos);
+    CHECK(eventually([&] { return sessions_of(move.pools[1]).empty(); }));
+    move.expect_success("counted to");
+  }
+}
+
+TEST_CASE("a session does not move to a server whose GPU differs, or that is not there") {
+  Pool other({{"SOFTGPU_COMPUTE_CAPABILITY", "8.0"}}, kMigrates);
+  Move move({"counting", std::to_string(400 / kShare), "40000"});
+  for (const auto& [to, reason] : {std::pair{other.poold().endpoint().text(), "attribute"},
+                                   {std::string("tcp://127.0.0.1:1"), "tcp://127.0.0.1:1"},
+                                   {std::string("tls://127.0.0.1:1"), "tcp:// addresses"}}) {
+    const Json reply = move.ask(to);
+    INFO(reply.dump());
+    CHECK(reply["migrated"] == false);
+    CHECK(reply["reason"].get<std::string>().find(reason) != std::string::npos);
+  }
+  move.expect_success("counted to");
+}
+
+TEST_CASE("pinned memory that the server maps does not move") {
+  Move move({"counting", std::to_string(1000 / kShare), "40000"}, kMigrates, kMigrates,
+            {{"GPUPOOL_SHM", "1"}, {"GPUPOOL_TRANSPORT", "auto"}});
+  const Json reply = move.ask();
+  INFO(reply.dump());
+  CHECK(reply["migrated"] == false);
+  CHECK(reply["reason"].get<std::string>().find("pinned memory that the server maps") != std::string::npos);
+  move.expect_success("counted to");
+}
+
+// The target dies at any time of the migration: the session stays whole on its source.
+TEST_CASE("a target that dies costs nothing") {
+  for (const unsigned milliseconds : {1u, 5u, 20u, 60u}) {
+    Move move({"counting", std::to_string(300 / kShare), std::to_string(1 << 20)});
+    Process admin({program_path("pool-admin"), "--poold", "unix:" + move.pools[0].poold().admin_socket(),
+                   "migrate", "1", "--to", move.address(1)},
+                  {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    const Json there = sessions_of(move.pools[1]);
+    if (!there.empty()) ::kill(there[0]["worker_pid"].get<pid_t>(), SIGKILL);
+    const bool migrated = admin.wait(kLongPatience) == 0;
+    INFO("killed " << there.size() << " worker(s) after " << milliseconds << " ms; " << admin.output());
+    if (!migrated) move.expect_success("counted to");
+    ::kill(move.app.pid(), SIGKILL);
+  }
+}
+
+TEST_CASE("a session moves although its connection is cut") {
+  Pool first({}, kMigrates), second({}, kMigrates);
+  CuttingProxy proxy(first.poold().endpoint(), 20'000, 1);
+  Process app({driver_app(), "counting", std::to_string(400 / kShare), "4000"},
+              first.through({{"GPUPOOL", proxy.endpoint().text()}, {"GPUPOOL_SHM", "0"}}));
+  REQUIRE(app.await_output("working"));
+  const auto asked = pool_admin(first, {"migrate", "1", "--to", second.poold().endpoint().text()});
+  INFO(asked.output);
+  CHECK(Json::parse(asked.output)["migrated"] == true);
+  const int status = app.wait(kLongPatience);
+  INFO(app.output());
+  CHECK(status == 0);
+}
