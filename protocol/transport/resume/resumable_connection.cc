@@ -39,10 +39,16 @@ std::shared_ptr<Connection> ResumableConnection::current() const {
   return carrier_;
 }
 
-// Returns the result of an operation whose carrier failed: 0 if the connection may be resumed.
-Result<size_t> ResumableConnection::fail_or_break(const Error& error) {
-  if (!is_break(error) || !break_carrier(error)) give_up(error);
+// Returns the result of an operation whose carrier failed: 0 if the connection may be resumed, or was resumed
+// on another carrier meanwhile.
+Result<size_t> ResumableConnection::fail_or_break(const Connection* carrier, const Error& error) {
   const Lock lock(mutex_);
+  if (carrier == carrier_.get()) {
+    if (is_break(error))
+      break_locked(error);
+    else
+      give_up_locked(error);
+  }
   if (final_error_) return *final_error_;
   return size_t{0};
 }
@@ -50,16 +56,24 @@ Result<size_t> ResumableConnection::fail_or_break(const Error& error) {
 bool ResumableConnection::break_carrier(const Error& why) {
   if (!started()) return false;
   const Lock lock(mutex_);
-  if (broken_.load(std::memory_order_relaxed)) return !final_error_;
+  break_locked(why);
+  return !final_error_;
+}
+
+void ResumableConnection::break_locked(const Error& why) {
+  if (broken_.load(std::memory_order_relaxed)) return;
   why_broken_ = why;
   broken_.store(true, std::memory_order_release);
   carrier_->close();  // wakes threads that wait for it, and tells the peer
   changed_.notify_all();
-  return true;
 }
 
 void ResumableConnection::give_up(Error why) {
   const Lock lock(mutex_);
+  give_up_locked(std::move(why));
+}
+
+void ResumableConnection::give_up_locked(Error why) {
   if (final_error_) return;
   final_error_ = std::move(why);
   broken_.store(true, std::memory_order_release);
@@ -89,12 +103,13 @@ Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
   const uint64_t acknowledged = acknowledged_.load(std::memory_order_acquire);
   // carried_ and not kept_.end(): bytes that are yet to be sent again must stay.
   if (acknowledged > carried_ + known_) {
-    return fail_or_break({ErrorCode::malformed, peer() + " acknowledged bytes that were not sent"});
+    return fail_or_break(carrier_.get(),
+                         {ErrorCode::malformed, peer() + " acknowledged bytes that were not sent"});
   }
   kept_.drop_before(acknowledged);
   if (carried_ < kept_.end()) {
     const auto done = resend();
-    if (!done) return fail_or_break(done.error());
+    if (!done) return fail_or_break(carrier_.get(), done.error());
     if (!*done) return size_t{0};
   }
   const size_t whole = size_of(buffers);
@@ -105,7 +120,7 @@ Result<size_t> ResumableConnection::send_some(std::span<const iovec> buffers) {
     sent = carrier_->send_some(buffers);
   const bool outlives = carrier_->outlives_break();
   offered_ = outlives ? 0 : sent ? whole - *sent : whole;
-  if (!sent) return fail_or_break(sent.error());
+  if (!sent) return fail_or_break(carrier_.get(), sent.error());
   if (outlives)
     kept_.skip(*sent);
   else if (*sent != 0)
@@ -137,7 +152,7 @@ Result<size_t> ResumableConnection::receive_some(std::span<std::byte> buffer) {
   }
   auto received = has_unread_.load(std::memory_order_relaxed) ? receive_unread(buffer) : size_t{0};
   if (received && *received == 0) received = carrier_->receive_some(buffer);
-  if (!received) return fail_or_break(received.error());
+  if (!received) return fail_or_break(carrier_.get(), received.error());
   if (*received != 0)
     received_.store(received_.load(std::memory_order_relaxed) + *received, std::memory_order_release);
   return received;
@@ -202,7 +217,7 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
     const auto ready = carrier->wait(for_receive, for_send && !resending, deadline);
     if (is_broken() || current() != carrier) continue;
     if (!ready) {
-      if (const auto failed = fail_or_break(ready.error()); !failed) return failed.error();
+      if (const auto failed = fail_or_break(carrier.get(), ready.error()); !failed) return failed.error();
       continue;
     }
     if (*ready != Ready::none) return ready;
@@ -329,13 +344,13 @@ void ResumableConnection::finish_resending() {
       if (is_broken()) break;
       const auto done = resend();
       if (!done) {
-        (void)fail_or_break(done.error());
+        (void)fail_or_break(carrier.get(), done.error());
         break;
       }
       if (*done) break;
     }
     if (const auto ready = carrier->wait(false, true, std::nullopt); !ready) {
-      (void)fail_or_break(ready.error());
+      (void)fail_or_break(carrier.get(), ready.error());
       break;
     }
   }

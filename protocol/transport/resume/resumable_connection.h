@@ -135,7 +135,11 @@ class ResumableConnection final : public Connection {
   using Lock = std::unique_lock<std::mutex>;
   using Section = std::unique_lock<SpinLock>;
   std::shared_ptr<Connection> current() const;
-  Result<size_t> fail_or_break(const Error& error);
+  // `carrier`: the one that failed, which another thread may have replaced.
+  Result<size_t> fail_or_break(const Connection* carrier, const Error& error);
+  // Call with mutex_ held.
+  void break_locked(const Error& why);
+  void give_up_locked(Error why);
   bool is_broken() const { return broken_.load(std::memory_order_acquire); }
   Result<bool> resend();  // call with sending_ held; false: no room, or the carrier is broken
   void finish_resending();

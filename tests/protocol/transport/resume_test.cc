@@ -78,6 +78,40 @@ class FullConnection final : public Connection {
   int release_descriptor() override { return -1; }
 };
 
+// A carrier on which there is always something to receive.
+class ReadyConnection final : public Connection {
+ public:
+  Result<size_t> send_some(std::span<const iovec>) override { return size_t{0}; }
+  Result<size_t> receive_some(std::span<std::byte>) override { return size_t{0}; }
+  Result<Ready> wait(bool, bool, Deadline) override { return Ready::receive; }
+  void interrupt() override {}
+  void close() override {}
+  std::string peer() const override { return "ready"; }
+  int release_descriptor() override { return -1; }
+};
+
+// A carrier whose wait() fails late, as of a thread that does not run for some time.
+class LateConnection final : public Connection {
+ public:
+  LateConnection(std::atomic<bool>& entered, const std::atomic<bool>& released)
+      : entered_(entered), released_(released) {}
+  Result<size_t> send_some(std::span<const iovec>) override { return size_t{0}; }
+  Result<size_t> receive_some(std::span<std::byte>) override { return size_t{0}; }
+  Result<Ready> wait(bool, bool, Deadline) override {
+    entered_ = true;
+    while (!released_) std::this_thread::yield();
+    return Error{ErrorCode::closed, "closed"};
+  }
+  void interrupt() override {}
+  void close() override {}
+  std::string peer() const override { return "late"; }
+  int release_descriptor() override { return -1; }
+
+ private:
+  std::atomic<bool>& entered_;
+  const std::atomic<bool>& released_;
+};
+
 // Sends `out` in irregular pieces, as far as `allowed`.
 Result<void> send_all_of(Connection& connection, const std::vector<std::byte>& out, uint32_t seed,
                          const std::atomic<size_t>& allowed) {
@@ -239,6 +273,10 @@ TEST_CASE("bytes in both directions survive cuts at random moments") {
     allowed += kShare;
   }
   allowed = kBytes;
+  if (!problem.empty()) {  // else the threads would wait for another carrier
+    line.client->give_up({ErrorCode::lost, problem});
+    line.server->give_up({ErrorCode::lost, problem});
+  }
   for (std::thread& thread : threads) thread.join();
   CHECK(problem == "");
   CHECK(right_up);
@@ -330,6 +368,24 @@ TEST_CASE("an acknowledgement of bytes that are yet to be sent again is refused"
   resuming.join();
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::malformed);
+}
+
+TEST_CASE("a thread that still waits for a broken carrier does not break the next one") {
+  std::atomic<bool> entered{false}, released{false}, over{false};
+  ResumableConnection connection(std::make_unique<LateConnection>(entered, released));
+  connection.start();
+  std::thread waiting([&] {
+    const auto ready = connection.wait(true, false, in(kLong));
+    over = ready && *ready == Ready::receive;
+  });
+  while (!entered) std::this_thread::yield();
+  connection.break_carrier({ErrorCode::lost, "cut"});
+  REQUIRE(connection.resume(std::make_unique<ReadyConnection>(), 0));
+  released = true;
+  while (!over && !connection.broken()) std::this_thread::yield();
+  CHECK_FALSE(connection.broken());
+  connection.close();
+  waiting.join();
 }
 
 TEST_CASE("a connection with too many unacknowledged bytes cannot be resumed before their end") {
