@@ -76,6 +76,7 @@ class FakeListener final : public transport::Listener {
 class FakeDoor {
  public:
   static constexpr std::chrono::milliseconds kHelloTimeout{10'000};
+  static constexpr unsigned kConnectionsPerSecond = 5;  // of one peer; twice as many at once
   // The only session that other servers may name, and the key of its copies.
   static constexpr std::array<uint8_t, 16> kSession{1, 2, 3};
   static wire::CopyKey key(uint64_t copy) { return peers::copy_key("the token of that session", copy); }
@@ -83,7 +84,7 @@ class FakeDoor {
   explicit FakeDoor(const std::string& scheme)
       : listener_(new FakeListener(scheme)),
         door_(
-            loop_.context, listeners(), kHelloTimeout, 200,
+            loop_.context, listeners(), kHelloTimeout, kConnectionsPerSecond,
             [this](server::Client client, const server::Credentials& shown) {
               on_admit(std::move(client), shown);
             },

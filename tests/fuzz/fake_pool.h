@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/poold/workers/worker_pool.h"
@@ -26,8 +28,12 @@ class FakePool {
                .host_memory_for_idle = uint64_t{4} << 30,
                .host_memory_for_checkpoints = uint64_t{2} << 30,
                .dead_peer_timeout = std::chrono::seconds(15),
+               .resume_timeout = std::chrono::seconds(30),
                .peers = *server::Networks::parse("none"),
-               .refuses = [] { return std::nullopt; }},
+               .refuses = [this]() -> std::optional<server::Refusal> {
+                 if (!refusing) return std::nullopt;
+                 return server::Refusal{control::HelloReply::BUSY, "not now"};
+               }},
               tenants_, [this](server::Client client, const server::Refusal& refusal) {
                 refuse(std::move(client), refusal);
               }) {
@@ -56,11 +62,40 @@ class FakePool {
     ready_ = workers_.count();
     loop_.settle();
   }
+  // Replaces the tenants of the configuration. The bits of `how` give "b" a partition, limit "a", and remove
+  // "b".
+  void reconfigure(uint32_t how) {
+    auto tenants = two_tenants();
+    if ((how & 1) != 0) {
+      tenants[1].quota.mode = quota::Mode::partition;
+      tenants[1].quota.each.compute_milli = 250;
+    }
+    if ((how & 2) != 0) tenants[0].quota.sessions = 1;
+    if ((how & 4) != 0) tenants.pop_back();
+    tenants_.replace(std::move(tenants));
+  }
+  // Adds the tenant of a lease of the second GPU, or removes it if it has no sessions.
+  void change_lease(bool ends) {
+    bool used = pool_.state().waiting != 0;
+    pool_.for_each_session([&](const server::SessionView& view) { used |= view.client.tenant == "leased"; });
+    if (ends && !used) return tenants_.remove_lease("leased");
+    server::Tenant tenant;
+    tenant.name = "leased";
+    tenant.leased = true;
+    tenant.gpus = {1};
+    tenants_.put_lease(std::move(tenant));
+  }
+
+  enum class End { by_themselves, killed, left_behind };
   // Ends all workers and with them their sessions and clients.
-  void stop() {
+  void stop(End how = End::by_themselves) {
     bool stopped = false;
+    workers_.immortal = how == End::left_behind;
     pool_.stop([&stopped] { stopped = true; });
     loop_.settle();
+    for (int times = 0; how != End::by_themselves && times < 2; ++times) loop_.pass(std::chrono::minutes(1));
+    if (how != End::by_themselves && !stopped) std::abort();
+    workers_.immortal = false;
     for (size_t i = 0; i < workers_.count(); ++i) {
       if (!workers_.at(i)->ended()) workers_.end(*workers_.at(i), 0);
     }
@@ -75,6 +110,8 @@ class FakePool {
   server::WorkerPool& pool() { return pool_; }
   server::Tenants& tenants() { return tenants_; }
   uint64_t refused() const { return refused_; }
+
+  bool refusing = false;  // new clients are refused, as while poold drains
 
  private:
   static std::vector<server::Tenant> two_tenants() {

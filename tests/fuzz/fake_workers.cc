@@ -38,6 +38,7 @@ bool has_descriptor(const ControlMessage& message) {
   switch (message.kind) {
     case ControlKind::session:
     case ControlKind::bulk:
+    case ControlKind::resume:
     case ControlKind::account:
     case ControlKind::code:
     case ControlKind::cache_folder:
@@ -66,7 +67,7 @@ server::WorkerProcesses FakeWorkers::processes() {
           .kill =
               [this](pid_t pid) {
                 for (const auto& worker : workers_) {
-                  if (worker->pid == pid && !worker->ended()) end(*worker, SIGKILL);
+                  if (worker->pid == pid && !worker->ended() && !immortal) end(*worker, SIGKILL);
                 }
               },
           .has_ended =
@@ -135,6 +136,10 @@ void FakeWorkers::say_ready(FakeWorker& worker) {
       device.set_name("GPU");
       device.set_uuid(std::string(16, static_cast<char>('a' + i)));
       device.set_total_bytes(uint64_t{8} << 30);
+      if (i != 0) continue;
+      device.set_partition_groups(4);
+      device.set_group_multiprocessors(2);
+      device.set_multiprocessors(9);
     }
     return said.SerializeAsString();
   }();
@@ -173,8 +178,12 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
       worker.session = session.number;
       worker.session_id.assign(session.id.data(), session.id.size());
       worker.bulk_token.assign(session.bulk_token.data(), session.bulk_token.size());
+      worker.resume_key.assign(session.resume_key.data(), session.resume_key.size());
       return;
     }
+    case ControlKind::resume:
+      ++worker.resumed;
+      return require(worker.session != 0 && message.body<packet::Resume>().link <= wire::kMaxBulkConnections);
     case ControlKind::image_found:
       return require(server::is_sealed_file(message.descriptor, message.body<packet::ImageQuestion>().bytes));
     case ControlKind::image_space: {

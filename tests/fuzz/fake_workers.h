@@ -23,7 +23,8 @@ struct FakeWorker {
   bool waited_for = false;
   // Received from poold:
   uint64_t session = 0;
-  std::string session_id, bulk_token;
+  std::string session_id, bulk_token, resume_key;
+  uint64_t resumed = 0;  // connections with which its client has resumed the session
   uint64_t dump_question = 0, state_question = 0, migration = 0;  // ids of unanswered requests
   int image_space = -1;                                           // file to be filled with an image
   wire::ImageDigest image_name{};                                 // name and size of that image
@@ -41,7 +42,8 @@ class FakeWorkers {
   // Returns the worker in order of starting; null if there is none.
   FakeWorker* at(size_t index) { return index < workers_.size() ? workers_[index].get() : nullptr; }
   size_t count() const { return workers_.size(); }
-  bool starts = true;  // false: starts fail
+  bool starts = true;     // false: starts fail
+  bool immortal = false;  // kills have no effect, as if the driver kept the processes in the kernel
 
   // Ends the worker as if its process had exited; `status` is waitpid()'s. The pool learns of it in the next
   // run of its loop.

@@ -118,6 +118,16 @@ class Attack {
     hello.set_checkpoint((flags & 2) != 0);
     hello.set_from_peer((flags & 4) != 0);
     hello.set_rdma((flags & 8) != 0);
+    if ((flags & 64) != 0) {
+      hello.set_session_id(input_.text());
+      hello.set_bulk_token(input_.text());
+      hello.set_bulk_link(input_.below(wire::kMaxBulkConnections + 2));
+    }
+    if ((flags & 128) != 0) {
+      hello.set_resume_proof(input_.text());
+      hello.set_resume_attempt(input_.get<uint64_t>());
+      hello.set_resume_received(input_.get<uint64_t>());
+    }
     const std::string body = hello.SerializeAsString();
     wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
     if ((flags & 16) != 0) preamble.protocol_version = static_cast<uint16_t>(preamble.protocol_version + 1);
@@ -196,9 +206,20 @@ class Attack {
           !hello.token().empty())
         std::abort();
       if (hello.tenant() != shown.tenant || client.host.size() > 256) std::abort();
+      check_resume(client, hello);
     }
     check_rest(caller, client.descriptor, taken);
     ::close(client.descriptor);
+  }
+
+  static void check_resume(const Client& client, const control::Hello& hello) {
+    if (client.resume.has_value() != !hello.resume_proof().empty()) std::abort();
+    if (client.session_id != hello.session_id() || client.bulk_token != hello.bulk_token()) std::abort();
+    if (client.resume &&
+        (client.resume->proof != hello.resume_proof() || client.resume->link != hello.bulk_link() ||
+         client.resume->attempt != hello.resume_attempt() ||
+         client.resume->received != hello.resume_received()))
+      std::abort();
   }
 
   // The bytes behind the hello must be readable by the connection's next owner.

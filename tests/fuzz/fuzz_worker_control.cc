@@ -9,10 +9,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
+#include <set>
 #include <span>
+#include <string>
+#include <tuple>
 #include <type_traits>
 
 #include "common/text/printable.h"
+#include "protocol/peers/proof.h"
 #include "tests/fuzz/fake_pool.h"
 #include "tests/fuzz/input.h"
 
@@ -31,7 +36,9 @@ constexpr ControlKind kKinds[] = {
 constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
 constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};           // milliseconds
 constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // statuses of waitpid()
-const char* const kTenants[] = {"a", "b", "nobody"};
+constexpr fuzz::FakePool::End kEnds[] = {fuzz::FakePool::End::by_themselves, fuzz::FakePool::End::killed,
+                                         fuzz::FakePool::End::left_behind};
+const char* const kTenants[] = {"a", "b", "nobody", "leased"};
 
 class Attack {
  public:
@@ -48,7 +55,7 @@ class Attack {
     }
     for (size_t i = 0; i < pool_.workers().count(); ++i) pool_.workers().take(*pool_.workers().at(i));
     check_books();
-    pool_.stop();
+    pool_.stop(kEnds[input_.below(std::size(kEnds))]);
     if (dumps_ != 0 || migrations_ != 0 || (open_ != 0 && !gave_up_)) std::abort();  // unanswered requests
   }
 
@@ -58,8 +65,10 @@ class Attack {
   const char* tenant() { return kTenants[input_.below(std::size(kTenants))]; }
 
   void call() {
-    switch (input_.below(16)) {
+    switch (input_.below(17)) {
       default: return send();
+      case 16: return configure();
+      case 5: return resume();
       case 6: return send_raw();
       case 7: return start_session();
       case 8:
@@ -191,7 +200,7 @@ class Attack {
     pool_.workers().starts = how != 1;
     const char* const name = tenant();
     Client client = pool_.new_client(name, input_.below(3));
-    if (how == 2) client.lease = "1f";
+    if (how == 2 || client.tenant == "leased") client.lease = "1f";
     pool_.pool().assign(std::move(client));
     if (how != 3) pool_.all_say_ready();
   }
@@ -261,6 +270,52 @@ class Attack {
     if (its && its->session != 0 && how < 2 && pool_.refused() == refused) std::abort();
   }
 
+  // Resumes a session as its client would, or as somebody without the key or with what that client once sent.
+  void resume() {
+    auto* const its = worker();
+    Client client = pool_.new_client(tenant(), 0);
+    const uint32_t how = input_.below(8);
+    Client::Resume shown{.proof = input_.below(2) == 0 ? "" : input_.text(),
+                         .link = input_.below(wire::kMaxBulkConnections + 2),
+                         .attempt = input_.below(4),
+                         .received = input_.below(4)};
+    if (how == 1) client.lease = "1f";
+    if (its) pool_.workers().take(*its);
+    const bool knows = its && its->session != 0 && how != 2;
+    if (knows) {
+      client.session_id = its->session_id;
+      const auto proof =
+          peers::prove_resume(its->resume_key, shown.link, shown.attempt + (how == 3), shown.received);
+      shown.proof.assign(proof.begin(), proof.end());
+    }
+    client.resume = shown;
+    const uint64_t refused = pool_.refused();
+    pool_.pool().resume(std::move(client));
+    if (pool_.refused() != refused) return;
+    if (!knows || how == 3 || shown.link > wire::kMaxBulkConnections) std::abort();
+    // No attempt can be repeated.
+    if (!resumed_.insert({its->session, shown.link, shown.attempt}).second) std::abort();
+  }
+
+  // What an operator or the pool's scheduler changes.
+  void configure() {
+    switch (input_.below(5)) {
+      case 0: return pool_.reconfigure(input_.below(8));
+      case 1: pool_.refusing = input_.below(2) == 1; return;
+      case 2: return pool_.change_lease(input_.below(2) == 1);
+      case 3: {
+        const std::string revoked = tenant();
+        return pool_.pool().end_sessions(
+            [&](const Client& client) {
+              return client.tenant == revoked ? std::optional<std::string>("revoked") : std::nullopt;
+            },
+            log::Level::warning);
+      }
+      default:
+        if (pool_.pool().state().serving > 4) std::abort();
+    }
+  }
+
   void write_page() {
     auto* const its = worker();
     const uint32_t gpu = input_.below(3);
@@ -303,6 +358,7 @@ class Attack {
   fuzz::Input input_;
   const int file_;
   fuzz::FakePool pool_;
+  std::set<std::tuple<uint64_t, uint32_t, uint64_t>> resumed_;  // session, connection and attempt
   uint64_t question_ = 0;
   int open_ = 0, dumps_ = 0, migrations_ = 0;  // unanswered requests
   bool gave_up_ = false;
