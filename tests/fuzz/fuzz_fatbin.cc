@@ -2,9 +2,11 @@
 // variables: they must read only the input, with work proportional to its size.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "common/text/printable.h"
 #include "protocol/images/fatbin.h"
 #include "protocol/images/kernel_params.h"
 #include "protocol/images/variables.h"
@@ -45,6 +47,22 @@ void read_entries(const std::vector<cuda::ImageEntry>& entries) {
   }
 }
 
+// What is selected must be for the device; otherwise the reason must be short and printable.
+void select(const cuda::ImageSpans& spans) {
+  cuda::Image image;
+  if (cuda::parse_image(spans, image) != CUDA_SUCCESS) return;
+  for (const cuda::CodeTarget& target :
+       {cuda::CodeTarget{7, 5, false}, cuda::CodeTarget{9, 0, false}, cuda::CodeTarget{12, 0, true}}) {
+    cuda::CodeSelection selection;
+    if (cuda::select_code(image, target, selection) == CUDA_SUCCESS) {
+      if (selection.entries.empty()) __builtin_trap();
+      continue;
+    }
+    const std::string why = cuda::why_nothing_fits(image, target);
+    if (why.empty() || why.size() > 1000 || gpupool::printable(why) != why) __builtin_trap();
+  }
+}
+
 // An accepted image must also be valid without the entries that a device cannot run.
 void keep_some(cuda::ByteSpan bytes, const std::vector<cuda::ImageEntry>& entries) {
   if (entries.empty() || entries.back().arch >= 10'000) return;
@@ -59,6 +77,24 @@ void keep_some(cuda::ByteSpan bytes, const std::vector<cuda::ImageEntry>& entrie
   }
 }
 
+// An accepted image must arrive unchanged in a bundle, alone and with a linked file.
+void bundle_up(cuda::ByteSpan bytes, const std::vector<cuda::ImageEntry>& entries) {
+  const bool bare_ptx =
+      entries.size() == 1 && entries[0].kind == cuda::CodeKind::ptx && entries[0].record.empty();
+  if (bare_ptx && entries[0].payload.size() == bytes.size()) return;  // bundled with its NUL
+  for (const size_t linked : {size_t{0}, size_t{1}}) {
+    cuda::Bytes made;
+    cuda::Bundle bundle;
+    if (cuda::bundle({bytes, std::vector(linked, bytes)}, made) != CUDA_SUCCESS) __builtin_trap();
+    if (bundle.parse(made.view()) != CUDA_SUCCESS) __builtin_trap();
+    const cuda::ImageSpans& spans = bundle.spans();
+    if (spans.linked.size() != linked || spans.image.size() != bytes.size() ||
+        std::memcmp(spans.image.data(), bytes.data(), bytes.size()) != 0)
+      __builtin_trap();
+    select(spans);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -67,6 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (cuda::parse_image(bytes, entries) == CUDA_SUCCESS) {
     read_entries(entries);
     keep_some(bytes, entries);
+    bundle_up(bytes, entries);
   }
 
   cuda::Bundle bundle;

@@ -50,6 +50,7 @@ class Server final : public transport::Connection {
     if (input.size() >= 2) std::memcpy(&mode_, input.data() + input.size() - 2, sizeof mode_);
     silent_ = mode_ >> 1 & 7;
     repetitions_ = has(11) ? 16 : 0;
+    pause_ = has(12) ? input.size() / 2 : 0;
   }
 
   // How this input's connection and program behave.
@@ -64,16 +65,18 @@ class Server final : public transport::Connection {
 
   Result<size_t> send_some(std::span<const iovec>) override { return size_t{0}; }
   Result<size_t> receive_some(std::span<std::byte> buffer) override {
-    if (silent_ % 2 == 1) return size_t{0};  // nothing yet
+    if (is_silent()) return size_t{0};  // nothing yet
     if (rest_.empty() && repetitions_ != 0) --repetitions_, rest_ = input_;
+    if (rest_.empty() && has(10)) return size_t{0};  // wait() fails
     if (rest_.empty()) return Error{ErrorCode::closed, "the input is over"};
-    const size_t count = std::min({buffer.size(), rest_.size(), size_t{1000}});
+    const size_t count =
+        std::min({buffer.size(), rest_.size() - (rest_.size() > pause_ ? pause_ : 0), size_t{1000}});
     std::memcpy(buffer.data(), rest_.data(), count);
     rest_ = rest_.subspan(count);
     return count;
   }
   Result<Ready> wait(bool for_receive, bool, transport::Deadline) override {
-    if (silent_ != 0) return --silent_, Ready::none;
+    if (is_silent()) return --silent_, Ready::none;
     if (has(10) && rest_.empty()) return Error{ErrorCode::lost, "the connection is lost"};
     return for_receive ? Ready::receive : Ready::send;
   }
@@ -86,10 +89,14 @@ class Server final : public transport::Connection {
   int release_descriptor() override { return -1; }
 
  private:
+  // This many calls of wait() see nothing, at the start or in the middle.
+  bool is_silent() const { return silent_ != 0 && (!has(12) || rest_.size() == pause_); }
+
   const std::span<const std::byte> input_;
   std::span<const std::byte> rest_;
   uint16_t mode_ = 0;
-  unsigned silent_ = 0;  // this many calls of wait() see nothing
+  unsigned silent_ = 0;
+  size_t pause_ = 0;  // bytes behind the middle; 0: no pause
   unsigned repetitions_ = 0;
   bool broke_ = false;
 };

@@ -113,6 +113,7 @@ class Attack {
     peer_.on_wait = [this] { act_meanwhile(); };
     connection_.start();
     for (int calls = 0; !input_.empty() && calls < 60; ++calls) call();
+    ask_carrier();
     connection_.close();
     require(connection_.over() && !connection_.wait_for_break(Clock::now()));
     require(!connection_.receive_some({}).ok() && !connection_.send_some({}).ok());
@@ -132,6 +133,16 @@ class Attack {
       case 8: return resume();
       default: return wait();
     }
+  }
+
+  // What the connection passes on.
+  void ask_carrier() {
+    connection_.check_peer_alive();
+    connection_.wait_for_end();
+    require(!connection_.shares_memory() && connection_.direct_memory() == nullptr &&
+            connection_.release_descriptor() < 0 && connection_.carrier() == "tcp" &&
+            connection_.patience().polls_per_yield == 1);
+    require(!connection_.send_descriptor(0, Clock::now()) && !connection_.receive_descriptor(Clock::now()));
   }
 
   size_t length() {

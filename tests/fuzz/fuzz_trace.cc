@@ -22,6 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (const auto tasks = sim::tasks_of(*csv)) {
     for (const sim::Task& task : *tasks) {
+      const placement::Request pooled = sim::in_mode(task.request, sim::Mode::pool);
+      if (pooled.cpu_milli != 0 || pooled.gpus != task.request.gpus) __builtin_trap();
       if (task.runs < 0 || task.milli() < 0 || task.milli() > 0xffff * 1000) __builtin_trap();
     }
   }
