@@ -20,6 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (check_lease(text, keys, "gpu-1", kNow)) __builtin_trap();  // the input is not signed
 
+  // Signing takes most of the time, so most of what no lease can be parsed from is not signed.
+  if (!Lease().ParseFromString(text) && size % 16 != 0) return 0;
   SignedLease made;
   made.set_lease(text);
   made.set_signature(key.sign("gpupool lease 1\n" + text));
