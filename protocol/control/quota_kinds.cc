@@ -110,7 +110,7 @@ std::string example_of(Unit unit) {
     case Unit::percent: return "0.1 to 100, percent of each GPU";
     case Unit::mode:
     case Unit::priority: return names_of_choices(unit);
-    case Unit::timeout: return "30 (seconds), off, default";
+    case Unit::timeout: return "seconds, off, default";
     case Unit::count: break;
   }
   return "";

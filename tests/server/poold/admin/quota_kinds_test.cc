@@ -195,5 +195,6 @@ TEST_CASE("the help text lists the keys by the units of their values") {
         "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), "
         "bandwidth-to-device, "
         "bandwidth-to-host\n"
-        "(1GB/s), sessions, streams, modules; unlimited or 0 removes a limit.");
+        "(1GB/s), sessions, streams, modules, resume-timeout (seconds, off, default); unlimited or 0 removes a "
+        "limit.");
 }
