@@ -10,6 +10,8 @@ namespace gpupool::transport {
 namespace {
 
 constexpr size_t kPartsPerResend = 64;
+// A receiver may be busy for a while in which the connection breaks often.
+constexpr size_t kMostUnreadCarriers = 32;
 
 // Whether another carrier can help: not after a violation of the protocol, or a local mistake.
 bool is_break(const Error& error) {
@@ -286,7 +288,7 @@ Result<void> ResumableConnection::replace_carrier(std::shared_ptr<Connection> ne
   const Lock lock(mutex_);
   if (final_error_) return *final_error_;
   const bool outlives = carrier_->outlives_break();
-  if (outlives && unread_.size() >= kMostUnread)
+  if (outlives && unread_.size() >= kMostUnreadCarriers)
     return Error{ErrorCode::lost, "the connection broke too often before its bytes were read"};
   // The peer reads the rest in the memory of both.
   if (outlives && peer_received <= carried_) peer_received = carried_;

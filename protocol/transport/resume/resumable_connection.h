@@ -167,7 +167,6 @@ class ResumableConnection final : public Connection {
   bool keeps_deadlines_ = false;
 
   static constexpr uint64_t kTellEvery = 256 * 1024;
-  static constexpr size_t kMostUnread = 4;
   std::atomic<bool> started_{false};
   std::atomic<Connection*> descriptor_owner_;  // carrier_, for release_descriptor()
   std::atomic<uint64_t> sent_{0}, told_{0}, resent_{0}, times_resumed_{0};
