@@ -114,7 +114,7 @@ TEST_CASE("a session that waits for its client lends its share of the GPU") {
   // What it had queued is executed.
   uint64_t before = 0;
   CHECK(eventually([&] { return std::exchange(before, used(0)) == before && before != 0; }));
-  Process other({driver_app(), "keep_busy", "3000", "20000"}, pool.through());
+  Process other({driver_app(), "keep_busy", "600000", "20000"}, pool.through());
   REQUIRE(other.await_output("working"));
   CHECK(eventually([&] { return used(1) > 1'000'000'000; }));
   const Json gpu = session(pool, 1)["gpus"][0];

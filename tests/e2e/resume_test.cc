@@ -137,7 +137,7 @@ TEST_CASE("a program whose session was ended while it was away is told why") {
   CHECK(app.wait(kLongPatience) == 1);
   const std::string output = app.output();
   INFO(output);
-  CHECK(lines_with(output, "the server ended the session: the rack moves").size() == 1);
+  CHECK(lines_with(output, "ended by an administrator: the rack moves").size() == 1);
 }
 
 TEST_CASE("the session of a killed program ends soon and that of an ended program at once") {
