@@ -19,6 +19,47 @@ bool is_break(const Error& error) {
          error.code == ErrorCode::unavailable;
 }
 
+// What a broken carrier still held for the receiver, as a carrier that ends behind it.
+class UnreadBytes final : public Connection {
+ public:
+  static constexpr size_t kMost = 64u << 20;  // the largest ring; the peer may still write to it
+
+  // Takes everything out of `broken`.
+  explicit UnreadBytes(Connection& broken) {
+    std::vector<std::byte> piece(64 * 1024);
+    while (bytes_.size() <= kMost) {
+      const auto received = broken.receive_some(piece);
+      if (!received && !is_break(received.error())) error_ = received.error();
+      if (!received || *received == 0) return;
+      bytes_.insert(bytes_.end(), piece.begin(), piece.begin() + static_cast<ptrdiff_t>(*received));
+    }
+    error_ = Error{ErrorCode::malformed, broken.peer() + " sends on a connection that it has left"};
+  }
+  const std::optional<Error>& error() const { return error_; }
+  bool empty() const { return at_ == bytes_.size(); }
+
+  Result<size_t> send_some(std::span<const iovec>) override { return over(); }
+  Result<size_t> receive_some(std::span<std::byte> buffer) override {
+    if (empty()) return over();
+    const size_t step = std::min(buffer.size(), bytes_.size() - at_);
+    std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(at_), step, buffer.begin());
+    at_ += step;
+    return step;
+  }
+  Result<Ready> wait(bool, bool, Deadline) override { return Ready::receive; }
+  void interrupt() override {}
+  void close() override {}
+  std::string peer() const override { return "a broken connection"; }
+  int release_descriptor() override { return -1; }
+
+ private:
+  static Error over() { return {ErrorCode::closed, "the rest of a broken connection was read"}; }
+
+  std::vector<std::byte> bytes_;
+  size_t at_ = 0;
+  std::optional<Error> error_;
+};
+
 Connection::Ready all_of(bool for_receive, bool for_send) {
   using Ready = Connection::Ready;
   return for_receive && for_send ? Ready::both
@@ -298,13 +339,17 @@ Result<void> ResumableConnection::replace_carrier(std::shared_ptr<Connection> ne
                                       std::to_string(kept_.end()) +
                                       " bytes, and what follows those was not kept"};
   }
+  if (outlives) {
+    auto unread = std::make_shared<UnreadBytes>(*carrier_);
+    if (unread->error()) return *unread->error();
+    if (!unread->empty()) {
+      unread_.push_back(std::move(unread));
+      has_unread_.store(true, std::memory_order_relaxed);
+    }
+  }
   carried_ = peer_received - known_;
   acknowledge(carried_);
   kept_.drop_before(carried_);
-  if (outlives) {
-    unread_.push_back(carrier_);
-    has_unread_.store(true, std::memory_order_relaxed);
-  }
   carrier_.swap(next);
   descriptor_owner_.store(carrier_.get(), std::memory_order_release);
   times_resumed_.fetch_add(1, std::memory_order_release);
