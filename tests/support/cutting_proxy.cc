@@ -18,6 +18,7 @@ struct CuttingProxy::Line {
   std::unique_ptr<Connection> client, server;
   std::atomic<int64_t> left{0};  // bytes until the cut
   std::atomic<bool> cut{false};
+  std::atomic<int> open_ways{2};
   unsigned frozen = 0;  // value of frozen_ when it was opened
   std::thread up, down;
 };
@@ -36,6 +37,16 @@ CuttingProxy::~CuttingProxy() {
     line->up.join();
     line->down.join();
   }
+}
+
+// Thousands of cut connections would take all descriptors and threads. Call with mutex_ held.
+void CuttingProxy::drop_ended() {
+  for (const auto& line : lines_) {
+    if (line->open_ways != 0) continue;
+    line->up.join();
+    line->down.join();
+  }
+  std::erase_if(lines_, [](const auto& line) { return !line->up.joinable(); });
 }
 
 void CuttingProxy::cut() {
@@ -61,6 +72,7 @@ void CuttingProxy::accept(const transport::Endpoint& server) {
     line.server = std::move(*upstream);
     line.frozen = frozen_;
     const std::lock_guard lock(mutex_);
+    drop_ended();
     std::exponential_distribution<double> until_cut(1.0 / static_cast<double>(mean_));
     line.left = static_cast<int64_t>(spared_) + static_cast<int64_t>(until_cut(random_));
     const auto pass = [this, &line](Connection& from, Connection& to) {
@@ -88,6 +100,7 @@ void CuttingProxy::accept(const transport::Endpoint& server) {
       }
       from.close();
       to.close();
+      --line.open_ways;
     };
     line.up = std::thread([pass, &line] { pass(*line.client, *line.server); });
     line.down = std::thread([pass, &line] { pass(*line.server, *line.client); });

@@ -36,6 +36,7 @@ class CuttingProxy {
  private:
   struct Line;
   void accept(const transport::Endpoint& server);
+  void drop_ended();
 
   const uint64_t mean_, spared_;
   std::unique_ptr<transport::Listener> listener_;

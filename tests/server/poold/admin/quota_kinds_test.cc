@@ -188,13 +188,14 @@ TEST_CASE("each kind of quota that workers enforce reaches their tenant's accoun
 }
 
 TEST_CASE("the help text lists the keys by the units of their values") {
-  CHECK(admin::quota_keys_help() ==
-        "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of "
-        "each "
-        "GPU),\n"
-        "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), "
-        "bandwidth-to-device, "
-        "bandwidth-to-host\n"
-        "(1GB/s), sessions, streams, modules, resume-timeout (seconds, off, default); unlimited or 0 removes a "
-        "limit.");
+  CHECK(
+      admin::quota_keys_help() ==
+      "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of "
+      "each "
+      "GPU),\n"
+      "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), "
+      "bandwidth-to-device, "
+      "bandwidth-to-host\n"
+      "(1GB/s), sessions, streams, modules, resume-timeout (seconds, off, default); unlimited or 0 removes a "
+      "limit.");
 }

@@ -1,0 +1,154 @@
+// Programs compute the same when their connections are cut at random bytes (tcp, tls) or times (shared
+// memory). With CUTS in the environment the tests go on until there were so many; SEED and PROGRAM (one of
+// the programs) repeat a failed run.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+#include "protocol/transport/shm/address.h"
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/cutting_proxy.h"
+#include "tests/support/cutting_relay.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::vector<std::vector<std::string>> kPrograms{
+    {"counting", "20", "4000"},
+    {"copies"},
+    {"fills"},
+    {"boxes"},
+    {"symbols"},
+    {"events_order_streams"},
+    {"host_functions_run_in_order"},
+    {"launches_behind_a_large_copy"},
+    {"async_readback"},
+    {"pinned_memory_both_ways"},
+    {"threads_with_streams"},
+    {"stream_memory_operations"},
+    {"kernel_prints_in_order"},
+    {"captured_graph"},
+    {"graph_with_host_memory"},
+    {"graph_by_hand"},
+    {"virtual_memory"},
+    {"managed_memory"},
+    {"managed_copies"},
+    {"registered_memory"},
+    {"mapped_pinned_memory"},
+    {"stream_ordered_memory"},
+    {"two_contexts"},
+    {"counting", "5", "2000000"},
+    {"illegal_address"},
+    {"exit_without_cleanup"},
+};
+
+constexpr size_t kShownLog = 3000;  // bytes of poold's log, after a failure
+
+unsigned number_in(const char* name, unsigned otherwise) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
+}
+
+// What cuts the connections of one run, and the program's environment for it.
+struct Cutter {
+  Environment environment;
+  std::function<unsigned()> cuts;
+  std::shared_ptr<void> owner;
+};
+using MakeCutter = std::function<Cutter(uint32_t seed)>;
+
+Finished run_program(const std::vector<std::string>& program, const Environment& environment) {
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), program.begin(), program.end());
+  return run_patiently(words, environment);
+}
+
+// Prints how long connections were down: the time from the worker's notice of a break to its end.
+void print_silence(const std::string& log) {
+  std::vector<long> times;
+  for (const std::string& line : lines_with(log, "session_resumed")) {
+    constexpr std::string_view kTime = " milliseconds=";
+    if (const size_t at = line.find(kTime); at != std::string::npos)
+      times.push_back(std::strtol(line.c_str() + at + kTime.size(), nullptr, 10));
+  }
+  std::sort(times.begin(), times.end());
+  if (times.empty()) return;
+  std::printf("%zu resumed: median %ld ms, 99 %% within %ld ms\n", times.size(), times[times.size() / 2],
+              times[times.size() * 99 / 100]);
+}
+
+// Runs the programs, all of them at least once, until there were `least` cuts.
+void pass_despite_cuts(Pool& pool, const MakeCutter& make, unsigned least, const Environment& uncut = {}) {
+  const auto free_memory = [&] { return run_program({"free_memory"}, pool.through(uncut)).output; };
+  const std::string free_before = free_memory();
+  const unsigned wanted = number_in("CUTS", least);
+  uint32_t seed = number_in("SEED", 1);
+  unsigned cuts = 0;
+  for (bool first = true; first || (cuts < wanted && cuts != 0); first = false) {
+    for (const auto& program : kPrograms) {
+      if (const char* const only = std::getenv("PROGRAM"); only && program.front() != only) continue;
+      const Finished direct = run_program(program, pool.directly());
+      const Cutter cutter = make(seed++);
+      const Finished pooled = run_program(program, pool.through(cutter.environment));
+      INFO(program.front() << " with seed " << seed - 1 << " after " << cutter.cuts() << " cuts");
+      INFO("directly: " << direct.output << "\nthrough poold: " << pooled.output);
+      const std::string log = pooled.status == direct.status ? "" : pool.poold().log();
+      INFO("poold: " << log.substr(log.size() - std::min(log.size(), kShownLog)));
+      CHECK(pooled.status == direct.status);
+      CHECK(pooled.output == direct.output);
+      cuts += cutter.cuts();
+    }
+  }
+  CHECK(cuts >= wanted);
+  print_silence(pool.poold().log());
+  CHECK(eventually([&] { return free_memory() == free_before; }, std::chrono::seconds(20)));
+}
+
+Cutter over_proxy(Pool& pool, const std::string& scheme, uint32_t seed, Environment environment) {
+  // From a cut in every few calls to one in some large copies.
+  const uint64_t mean = seed % 3 == 0 ? 20'000 : seed % 3 == 1 ? 100'000 : 600'000;
+  auto proxy = std::make_shared<CuttingProxy>(pool.poold().endpoint(), mean, seed);
+  environment["GPUPOOL"] = scheme + "://127.0.0.1:" + std::to_string(proxy->endpoint().port);
+  environment["GPUPOOL_BULK_CONNECTIONS"] = std::to_string(seed % 4);
+  return {environment, [proxy] { return proxy->cuts(); }, proxy};
+}
+
+}  // namespace
+
+TEST_CASE("programs pass although their tcp connections are cut") {
+  Pool pool({}, {"--resume-timeout", "60"});
+  pass_despite_cuts(
+      pool, [&](uint32_t seed) { return over_proxy(pool, "tcp", seed, {}); }, 30);
+}
+
+TEST_CASE("programs pass although their tls connections are cut") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  Pool pool({}, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key",
+                 files.key, "--resume-timeout", "60"});
+  const Environment trusting{{"GPUPOOL_TLS_CA", authority.certificate()}};
+  Environment uncut = trusting;
+  uncut["GPUPOOL"] = "tls://127.0.0.1:" + std::to_string(pool.poold().port());
+  pass_despite_cuts(
+      pool, [&](uint32_t seed) { return over_proxy(pool, "tls", seed, trusting); }, 30, uncut);
+}
+
+TEST_CASE("programs pass although their shared-memory connections are cut") {
+  Pool pool({}, {"--resume-timeout", "60"});
+  const TemporaryFolder folder;
+  const auto server = transport::shm::shm_endpoint_of_tcp("127.0.0.1", pool.poold().port());
+  const MakeCutter make = [&](uint32_t seed) -> Cutter {
+    const auto mean = std::chrono::milliseconds(seed % 2 == 0 ? 5 : 30);
+    const std::string path = folder.path() / ("relay" + std::to_string(seed));
+    auto relay = std::make_shared<CuttingRelay>(path, server, mean, seed);
+    Environment environment{{"GPUPOOL", relay->url()}, {"GPUPOOL_TRANSPORT", "auto"}};
+    return {environment, [relay] { return relay->cuts(); }, relay};
+  };
+  pass_despite_cuts(pool, make, 30);
+}
