@@ -40,7 +40,8 @@ std::shared_ptr<Connection> ResumableConnection::current() const {
 // on another carrier meanwhile.
 Result<size_t> ResumableConnection::fail_or_break(const Connection* carrier, const Error& error) {
   const Lock lock(mutex_);
-  if (carrier == carrier_.get()) {
+  // Whatever a broken carrier reports follows from the break, which has closed it.
+  if (carrier == carrier_.get() && !broken_.load(std::memory_order_relaxed)) {
     if (is_break(error))
       break_locked(error);
     else
