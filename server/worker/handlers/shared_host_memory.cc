@@ -9,17 +9,24 @@
 #include "server/worker/handlers/copy_ranges.h"
 
 namespace gpupool::worker::commands {
+namespace {
+
+constexpr std::chrono::milliseconds kLateDescriptor{1000};
+
+}  // namespace
 
 Outcome share_host_memory(Session& session, Command& command) {
   const auto body = read_exact_body<wire::ShareHostMemory>(command);
   if (!body) return bad_body();
   transport::Connection& connection = *session.start.connection;
   if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
-  // The client sends the descriptor before the command.
-  const auto descriptor = connection.receive_descriptor(transport::Clock::now());
+  const auto* const resumable = session.start.resumable;
+  // The client sends the descriptor before the command. What cuts and mends connections may deliver it later,
+  // because the command does not go through it.
+  const auto patience = resumable ? kLateDescriptor : std::chrono::milliseconds(0);
+  const auto descriptor = connection.receive_descriptor(transport::Clock::now() + patience);
   if (!descriptor) {
     // It was lost with the connection on which it was sent: the client uses memory that is not shared.
-    const auto* const resumable = session.start.resumable;
     if (resumable && (resumable->broken() || resumable->times_resumed() != 0))
       return CUDA_ERROR_NOT_SUPPORTED;
     return Outcome::malformed("share_host_memory without a file descriptor");
