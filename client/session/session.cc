@@ -279,7 +279,10 @@ CUresult Session::share_host_memory(Context& context, int descriptor, const wire
   return result;
 }
 
+// While a migration holds commands back, its own command must stay the last; the server shows that it works
+// on it.
 void Session::ping() {
+  if (queue_.holds_back()) return;
   queue_.append(
       static_cast<uint16_t>(wire::Command::ping), wire::kWantsReply, 0, [](wire::Writer&) {},
       [](uint64_t) {});
