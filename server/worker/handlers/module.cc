@@ -5,6 +5,7 @@
 
 #include "protocol/wire/images.h"
 #include "server/worker/handlers/commands.h"
+#include "server/worker/migration/variables.h"
 
 namespace gpupool::worker::commands {
 namespace {
@@ -317,9 +318,8 @@ Outcome get_global(Session& session, Command& command) {
   CUdeviceptr address = 0;
   size_t size = 0;
   bool managed = false;
-  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  CUresult result = CUDA_ERROR_INVALID_CONTEXT;
   if (!context) {
-    result = CUDA_ERROR_INVALID_CONTEXT;
 #if CUDA_VERSION >= 12000
     const auto library = session.table.resolve(Kind::library, body.owner);
     managed = command.header.context == 0 && library && session.api.cuLibraryGetManaged;
@@ -327,15 +327,11 @@ Outcome get_global(Session& session, Command& command) {
       result =
           session.api.cuLibraryGetManaged(&address, &size, static_cast<CUlibrary>(*library), name.c_str());
 #endif
-  } else if (const auto module = session.table.resolve(Kind::module, body.owner)) {
-    result = session.api.cuModuleGetGlobal_v2(&address, &size, static_cast<CUmodule>(*module), name.c_str());
-#if CUDA_VERSION >= 12000
-  } else if (const auto library = session.table.resolve(Kind::library, body.owner)) {
-    result =
-        session.api.cuLibraryGetGlobal
-            ? session.api.cuLibraryGetGlobal(&address, &size, static_cast<CUlibrary>(*library), name.c_str())
-            : CUDA_ERROR_NOT_SUPPORTED;
-#endif
+  } else {
+    Variable found;
+    result = find_variable(session, body.owner, name, &found);
+    address = found.address;
+    size = found.size;
   }
   if (result != CUDA_SUCCESS) return result;
   if (!session.memory.add_variable(body.owner, address, size)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/text/printable.h"
 #include "protocol/calls/errors.h"
 
 namespace gpupool::worker {
@@ -105,9 +106,7 @@ Result<Answer> receive_answer(transport::Connection& connection, transport::Dead
   if (header.length == 0) return answer;
   auto got = transport::receive_exact(connection, std::as_writable_bytes(std::span(answer.reason)), deadline);
   if (!got) return got.error();
-  for (char& one : answer.reason) {
-    if (one < ' ' || one > '~') one = '?';
-  }
+  answer.reason = printable_message(answer.reason);
   return answer;
 }
 
