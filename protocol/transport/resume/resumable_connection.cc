@@ -391,7 +391,12 @@ Result<void> ResumableConnection::send_descriptor(int descriptor, Deadline deadl
 }
 
 Result<int> ResumableConnection::receive_descriptor(Deadline deadline) {
-  return current()->receive_descriptor(deadline);
+  const auto carrier = current();
+  auto descriptor = carrier->receive_descriptor(deadline);
+  // No other carrier brings it, but the caller can see by broken() and times_resumed() why it is lost.
+  if (!descriptor && started() && is_break(descriptor.error()))
+    (void)fail_or_break(carrier.get(), descriptor.error());
+  return descriptor;
 }
 
 }  // namespace gpupool::transport

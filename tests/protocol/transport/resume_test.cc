@@ -112,6 +112,13 @@ class LateConnection final : public Connection {
   const std::atomic<bool>& released_;
 };
 
+BackendUnderTest shared_memory() {
+  const auto all = backends();
+  const auto shm = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.scheme == "shm"; });
+  REQUIRE(shm != all.end());
+  return *shm;
+}
+
 // Sends `out` in irregular pieces, as far as `allowed`.
 Result<void> send_all_of(Connection& connection, const std::vector<std::byte>& out, uint32_t seed,
                          const std::atomic<size_t>& allowed) {
@@ -217,10 +224,7 @@ TEST_CASE("lent memory is not copied until it is taken back") {
 }
 
 TEST_CASE("bytes in shared memory are received after a break without being kept") {
-  const auto all = backends();
-  const auto shm = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.scheme == "shm"; });
-  REQUIRE(shm != all.end());
-  Line line(*shm, 0);
+  Line line(shared_memory(), 0);
   for (const char* text : {"first ", "second ", "third "}) {
     REQUIRE(send_text(*line.client, text));
     line.server->break_carrier({ErrorCode::lost, "cut"});
@@ -233,11 +237,20 @@ TEST_CASE("bytes in shared memory are received after a break without being kept"
   CHECK(receive_text(*line.client, 6) == "answer");
 }
 
+TEST_CASE("a descriptor that is lost with its carrier shows as a break, one that is late does not") {
+  Line line(shared_memory());
+  const auto late = line.server->receive_descriptor(Clock::now());
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == ErrorCode::malformed);
+  CHECK_FALSE(line.server->broken());
+  line.client->break_carrier({ErrorCode::lost, "test"});
+  REQUIRE_FALSE(line.server->receive_descriptor(in(kLong)));
+  CHECK(line.server->broken());
+  REQUIRE(line.repair());
+}
+
 TEST_CASE("a side that reads nothing keeps a bounded number of broken carriers") {
-  const auto all = backends();
-  const auto shm = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.scheme == "shm"; });
-  REQUIRE(shm != all.end());
-  Line line(*shm);
+  Line line(shared_memory());
   Result<void> repaired;
   int breaks = 0;
   for (; breaks < 100 && repaired; ++breaks) {

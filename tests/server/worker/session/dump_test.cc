@@ -147,7 +147,8 @@ TEST_CASE("a dump names copies under way and what wait threads are in") {
   session.client->send(Command::bulk_to_device,
                        bytes_of(wire::BulkCopy{kSecond, session.client->address(0), kPage, kPage, 1, 0, 0}));
   const admin::WorkerDump dump = session.await_dump([](const auto& dump) {
-    return dump.copies_under_way() == 1 && dump.waits_size() == 1 && !dump.waits(0).driver_function().empty();
+    return dump.copies_under_way() == 1 && dump.waits_size() == 1 &&
+           dump.waits(0).driver_function() == "cuEventSynchronize";
   });
   REQUIRE(dump.waits_size() == 1);
   CHECK(dump.waits(0).purpose() == "a synchronize call");
