@@ -366,18 +366,6 @@ void ResumableConnection::check_peer_alive() {
   current()->check_peer_alive();
 }
 
-std::string ResumableConnection::peer() const {
-  return current()->peer();
-}
-
-bool ResumableConnection::shares_memory() const {
-  return current()->shares_memory();
-}
-
-std::string ResumableConnection::carrier() const {
-  return current()->carrier();
-}
-
 int ResumableConnection::release_descriptor() {
   return descriptor_owner_.load(std::memory_order_acquire)->release_descriptor();
 }

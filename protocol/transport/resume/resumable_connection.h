@@ -65,11 +65,11 @@ class ResumableConnection final : public Connection {
   void check_peer_alive() override;
   void interrupt() override;
   void close() override;  // for good
-  std::string peer() const override;
+  std::string peer() const override { return current()->peer(); }
   int release_descriptor() override;  // takes no lock: also for a forked child
   Result<void> upgrade(Side side, Deadline deadline) override { return carrier_->upgrade(side, deadline); }
-  bool shares_memory() const override;
-  std::string carrier() const override;
+  bool shares_memory() const override { return current()->shares_memory(); }
+  std::string carrier() const override { return current()->carrier(); }
   DirectMemory* direct_memory() override { return current()->direct_memory(); }
   Result<void> send_descriptor(int descriptor, Deadline deadline) override;
   Result<int> receive_descriptor(Deadline deadline) override;
