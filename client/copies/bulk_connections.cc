@@ -100,24 +100,30 @@ std::shared_ptr<BulkConnections::Prepared> BulkConnections::prepare(Parameters p
   if (state_.load() != kReady) return prepared;
   prepared->links = open_all(prepared->parameters, prepared->resume);
   if (!prepared->links.empty()) return prepared;
-  stay();
+  stay(prepared);
   return nullptr;
 }
 
-void BulkConnections::stay() {
+void BulkConnections::stay(const std::shared_ptr<Prepared>& prepared) {
   const std::lock_guard lock(mutex_);
   preparing_ = false;
+  retire(prepared->links);
+}
+
+// Their threads use them until the connections have ended, and are never joined. Requires mutex_.
+void BulkConnections::retire(std::vector<std::unique_ptr<Link>>& links) {
+  for (auto& link : links) {
+    link->retired.store(true, std::memory_order_release);
+    link->connection.close();
+    retired_.push_back(std::move(link));
+  }
+  links.clear();
 }
 
 void BulkConnections::switch_to(const std::shared_ptr<Prepared>& prepared) {
   const std::lock_guard lock(mutex_);
   preparing_ = false;
-  for (auto& link : links_) {
-    link->retired.store(true, std::memory_order_release);
-    link->connection.close();
-    retired_.push_back(std::move(link));
-  }
-  links_.clear();
+  retire(links_);
   posted_.notify_all();
   parameters_ = std::move(prepared->parameters);
   resume_ = std::move(prepared->resume);
@@ -125,6 +131,7 @@ void BulkConnections::switch_to(const std::shared_ptr<Prepared>& prepared) {
     add(std::move(prepared->links));
   else
     state_.store(kClosed);
+  retire(prepared->links);
 }
 
 Result<std::unique_ptr<BulkConnections::Link>> BulkConnections::open_one(

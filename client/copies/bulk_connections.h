@@ -67,9 +67,9 @@ class BulkConnections {
   // The session moves to another server: opens connections there if there are any now; null: none can be
   // opened. switch_to() then replaces the present ones; nothing may be underway on them.
   struct Prepared;
-  // stay() follows instead if the session does not move.
+  // stay() follows instead if the session does not move; they are closed then.
   std::shared_ptr<Prepared> prepare(Parameters parameters, Reconnector::Terms terms);
-  void stay();
+  void stay(const std::shared_ptr<Prepared>& prepared);
   void switch_to(const std::shared_ptr<Prepared>& prepared);
   // Returns true if bulk connections are open. The first call starts to open them in the background.
   bool ready();
@@ -100,6 +100,7 @@ class BulkConnections {
   static Result<std::unique_ptr<Link>> open_one(const Parameters& parameters,
                                                 const std::optional<Reconnector::Terms>& resume,
                                                 unsigned number);
+  void retire(std::vector<std::unique_ptr<Link>>& links);
   bool begin_opening();
   void open();
   void add(std::vector<std::unique_ptr<Link>> links);

@@ -55,7 +55,7 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
                               resume_terms(target.reply(), target.server(), target.options()));
   if (!links) return Error{ErrorCode::unavailable, address + " accepts no bulk connections"};
   const auto result = migrate_to(target, *peer, links, wish);
-  if (!result) links_.stay();
+  if (!result) links_.stay(links);
   return result;
 }
 
