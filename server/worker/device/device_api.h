@@ -16,7 +16,7 @@
   X(cuMemHostGetDevicePointer_v2)                                                                                   \
   X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister_v2) X(cuMemHostUnregister)                                \
-  X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpy2DAsync_v2)          \
+  X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpy2DAsync_v2)          \
   X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAddressReserve)                 \
   X(cuMemAddressFree) X(cuPointerGetAttribute) X(cuMemGetHandleForAddressRange) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) \
   X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \

@@ -1,0 +1,88 @@
+#include "server/worker/migration/block_hash.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "server/worker/migration/block_hash_kernel.h"
+#include "server/worker/session/contexts.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr unsigned kThreads = 256;  // of the kernel's blocks
+
+}  // namespace
+
+HashKeys::HashKeys() : words_(kWords) {
+  std::random_device random;
+  for (uint32_t& word : words_) word = random();
+}
+
+void hash_blocks(const std::byte* data, size_t count, const HashKeys& keys, BlockHash* hashes) {
+  const uint32_t* const key = keys.words();
+  for (size_t block = 0; block < count; ++block, data += kHashedBlock) {
+    uint64_t first = 0, second = 0;
+    for (size_t i = 0; i < kHashedBlock / sizeof(uint32_t); i += 2) {
+      uint32_t word[2];
+      std::memcpy(word, data + i * sizeof(uint32_t), sizeof word);
+      first += uint64_t{word[0] + key[i]} * (word[1] + key[i + 1]);
+      second += uint64_t{word[0] + key[i + 2]} * (word[1] + key[i + 3]);
+    }
+    hashes[block] = {first, second};
+  }
+}
+
+DeviceHasher::~DeviceHasher() {
+  const VisitContext in(api_, context_);
+  if (in.result() != CUDA_SUCCESS) return;
+  if (stream_) api_.cuStreamDestroy_v2(stream_);
+  if (keys_ != 0) api_.cuMemFree_v2(keys_);
+  if (hashes_ != 0) api_.cuMemFree_v2(hashes_);
+  if (module_) api_.cuModuleUnload(module_);
+}
+
+CUresult DeviceHasher::open(const HashKeys& keys) {
+  if (!api_.cuMemAlloc_v2 || !api_.cuMemFree_v2 || !api_.cuStreamCreate || !api_.cuMemsetD8Async)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  const VisitContext in(api_, context_);
+  constexpr size_t kKeyBytes = HashKeys::kWords * sizeof(uint32_t);
+  CUresult result = in.result();
+  if (result == CUDA_SUCCESS) result = api_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS)
+    result = api_.cuModuleLoadDataEx(&module_, kBlockHashKernel, 0, nullptr, nullptr);
+  if (result == CUDA_SUCCESS) result = api_.cuModuleGetFunction(&kernel_, module_, "gpupool_hash_blocks");
+  if (result == CUDA_SUCCESS) result = api_.cuMemAlloc_v2(&keys_, kKeyBytes);
+  if (result == CUDA_SUCCESS) result = api_.cuMemAlloc_v2(&hashes_, kMostBlocks * sizeof(BlockHash));
+  if (result == CUDA_SUCCESS) result = api_.cuMemcpyHtoDAsync_v2(keys_, keys.words(), kKeyBytes, stream_);
+  return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream_) : result;
+}
+
+CUresult DeviceHasher::hash(CUdeviceptr data, size_t count, BlockHash* hashes) {
+  const VisitContext in(api_, context_);
+  CUresult result = in.result();
+  while (count != 0 && result == CUDA_SUCCESS) {
+    const size_t step = std::min(count, kMostBlocks);
+    const size_t bytes = step * sizeof(BlockHash);
+    result = api_.cuMemsetD8Async(hashes_, 0, bytes, stream_);
+    void* arguments[] = {&data, &keys_, &hashes_};
+    if (result == CUDA_SUCCESS)
+      result = api_.cuLaunchKernel(kernel_, static_cast<unsigned>(step), 1, 1, kThreads, 1, 1, 0, stream_,
+                                   arguments, nullptr);
+    if (result == CUDA_SUCCESS) result = api_.cuMemcpyDtoHAsync_v2(hashes, hashes_, bytes, stream_);
+    if (result == CUDA_SUCCESS) result = api_.cuStreamSynchronize(stream_);
+    data += step * kHashedBlock;
+    hashes += step;
+    count -= step;
+  }
+  return result;
+}
+
+CUresult DeviceHasher::copy_out(std::byte* to, CUdeviceptr from, size_t bytes) {
+  const VisitContext in(api_, context_);
+  CUresult result = in.result();
+  if (result == CUDA_SUCCESS) result = api_.cuMemcpyDtoHAsync_v2(to, from, bytes, stream_);
+  return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream_) : result;
+}
+
+}  // namespace gpupool::worker

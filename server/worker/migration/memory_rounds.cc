@@ -1,0 +1,243 @@
+#include "server/worker/migration/memory_rounds.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "common/log/log.h"
+#include "protocol/wire/copies.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr size_t kPieceBlocks = wire::kBulkChunkBytes / kHashedBlock;  // most blocks of one command
+// Blocks that are hashed at a time: the program's frees wait for it.
+constexpr size_t kHashBlocks = 64, kLastHashBlocks = 4096;
+constexpr int kMostRounds = 10;
+// A round that has sent no more than this is the last but one.
+constexpr uint64_t kLittle = 4u << 20;
+
+Error device_error(const char* doing, CUresult result) {
+  return {ErrorCode::unavailable, std::string(doing) + " device memory: " + error_text(result)};
+}
+
+}  // namespace
+
+void MemoryRounds::add(const Range& range) {
+  const std::lock_guard lock(mutex_);
+  if (!keys_) keys_ = std::make_unique<HashKeys>();
+  const size_t blocks = range.size / kHashedBlock;
+  known_.insert_or_assign(
+      range.address, Known{range, ++last_id_, std::vector<BlockHash>(blocks), std::vector<char>(blocks)});
+  active_.store(true, std::memory_order_release);
+}
+
+bool MemoryRounds::contains(uint64_t address, uint64_t size) {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(address);
+  return found != known_.end() && found->second.range.size == size;
+}
+
+void MemoryRounds::forget(uint64_t address, uint64_t size) {
+  if (!active_.load(std::memory_order_acquire)) return;
+  waiting_.fetch_add(1);
+  const std::lock_guard lock(mutex_);
+  waiting_.fetch_sub(1);
+  auto first = known_.upper_bound(address);
+  if (first != known_.begin()) {
+    const auto before = std::prev(first);
+    if (address - before->first < before->second.range.size) first = before;
+  }
+  known_.erase(first, known_.lower_bound(address + size));
+}
+
+void MemoryRounds::forget_context(CUcontext context) {
+  if (!active_.load(std::memory_order_acquire)) return;
+  waiting_.fetch_add(1);
+  const std::lock_guard lock(mutex_);
+  waiting_.fetch_sub(1);
+  hashers_.erase(context);
+  std::erase_if(known_, [&](const auto& one) { return one.second.range.object == context; });
+}
+
+void MemoryRounds::clear() {
+  const std::lock_guard lock(mutex_);
+  active_.store(false, std::memory_order_release);
+  known_.clear();
+  hashers_.clear();
+  keys_.reset();
+  staging_ = {};
+}
+
+std::unique_lock<std::mutex> MemoryRounds::lock_for_round() {
+  while (waiting_.load() != 0) std::this_thread::yield();
+  return std::unique_lock(mutex_);
+}
+
+MemoryRounds::Known* MemoryRounds::find(uint64_t id, uint64_t address) {
+  const auto found = known_.find(address);
+  return found == known_.end() || found->second.id != id ? nullptr : &found->second;
+}
+
+std::vector<MemoryRounds::Piece> MemoryRounds::all() {
+  const auto lock = lock_for_round();
+  std::vector<Piece> pieces;
+  for (const auto& [address, known] : known_) pieces.push_back({known.id, address, 0, known.hashes.size()});
+  return pieces;
+}
+
+Result<void> MemoryRounds::run(TargetStream& target, const std::atomic<bool>& stop) {
+  target_ = &target;
+  stop_ = &stop;
+  uint64_t before = ~uint64_t{0};
+  for (int round = 1; round <= kMostRounds && !stop; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    if (auto sent = run_round(false); !sent) return sent;
+    const auto took = std::chrono::steady_clock::now() - start;
+    log::info("migration_round",
+              {{"round", round},
+               {"bytes", round_bytes_},
+               {"milliseconds", std::chrono::round<std::chrono::milliseconds>(took).count()}});
+    if (round_bytes_ <= kLittle || round_bytes_ > before / 4 * 3) break;
+    before = round_bytes_;
+  }
+  return {};
+}
+
+Result<void> MemoryRounds::finish(TargetStream& target, uint64_t* bytes) {
+  static constexpr std::atomic<bool> kGoOn{false};
+  target_ = &target;
+  stop_ = &kGoOn;
+  auto sent = run_round(true);
+  *bytes = round_bytes_;
+  return sent;
+}
+
+Result<void> MemoryRounds::run_round(bool last) {
+  round_bytes_ = 0;
+  staging_.resize(wire::kBulkChunkBytes);
+  // Everything in this list is mapped at the target once what was added until now has been sent.
+  const auto ranges = all();
+  for (const Piece& range : ranges) {
+    const size_t most = last ? kLastHashBlocks : kHashBlocks;
+    for (size_t at = 0; at < range.count && !*stop_; at += most) {
+      if (auto sent = target_->send_added(); !sent) return sent;
+      const Piece blocks{range.id, range.address, at, std::min(most, range.count - at)};
+      if (auto sent = send_blocks(blocks, last); !sent) return sent;
+    }
+    if (!last) continue;
+    if (auto sent = send_tail(range); !sent) return sent;
+  }
+  return target_->send_added();
+}
+
+Result<void> MemoryRounds::send_blocks(const Piece& blocks, bool last) {
+  std::vector<char> differ;
+  {
+    const auto lock = lock_for_round();
+    Known* const known = find(blocks.id, blocks.address);
+    if (!known) return {};
+    auto found = changed(*known, blocks);
+    if (!found) return found.error();
+    differ = std::move(*found);
+  }
+  for (size_t at = 0; at < blocks.count;) {
+    size_t end = at;
+    while (end < blocks.count && differ[end] && end - at < kPieceBlocks) ++end;
+    if (end == at) {
+      ++at;
+      continue;
+    }
+    if (auto sent = send_piece({blocks.id, blocks.address, blocks.first + at, end - at}, last); !sent)
+      return sent;
+    at = end;
+  }
+  return {};
+}
+
+// Returns for each block whether it has to be sent.
+Result<std::vector<char>> MemoryRounds::changed(Known& known, const Piece& blocks) {
+  const auto has_hash = std::span(known.has_hash).subspan(blocks.first, blocks.count);
+  std::vector<char> differ(blocks.count, 1);
+  if (std::ranges::none_of(has_hash, [](char has) { return has != 0; })) return differ;
+  std::vector<BlockHash> now(blocks.count);
+  if (auto hashed = hash(known.range, blocks.first, blocks.count, now.data()); !hashed) return hashed.error();
+  for (size_t i = 0; i < blocks.count; ++i)
+    differ[i] = !has_hash[i] || now[i] != known.hashes[blocks.first + i];
+  return differ;
+}
+
+Result<void> MemoryRounds::send_piece(const Piece& piece, bool last) {
+  const size_t bytes = piece.count * kHashedBlock;
+  const uint64_t offset = piece.first * kHashedBlock;
+  uint64_t context = 0;
+  {
+    const auto lock = lock_for_round();
+    Known* const known = find(piece.id, piece.address);
+    if (!known) return {};
+    context = known->range.context;
+    if (auto copied = copy_out(known->range, offset, bytes); !copied) return copied;
+    if (!last) {
+      hash_blocks(staging_.data(), piece.count, *keys_, known->hashes.data() + piece.first);
+      std::fill_n(known->has_hash.begin() + static_cast<ptrdiff_t>(piece.first), piece.count, 1);
+    }
+  }
+  round_bytes_ += bytes;
+  const auto size = static_cast<uint32_t>(bytes);
+  return target_->send(wire::Command::copy_to_device, context,
+                       wire::CopyToDevice{0, piece.address + offset, size, size, 1, 0, 0},
+                       std::span(staging_).first(bytes));
+}
+
+// What is less than a block has no hash.
+Result<void> MemoryRounds::send_tail(const Piece& range) {
+  Known* const known = find(range.id, range.address);
+  const uint64_t offset = range.count * kHashedBlock;
+  if (!known || known->range.size == offset) return {};
+  const auto bytes = static_cast<uint32_t>(known->range.size - offset);
+  if (auto copied = copy_out(known->range, offset, bytes); !copied) return copied;
+  round_bytes_ += bytes;
+  return target_->send(wire::Command::copy_to_device, known->range.context,
+                       wire::CopyToDevice{0, range.address + offset, bytes, bytes, 1, 0, 0},
+                       std::span(staging_).first(bytes));
+}
+
+Result<void> MemoryRounds::hash(const Range& range, size_t first, size_t count, BlockHash* hashes) {
+  const uint64_t address = range.address + first * kHashedBlock;
+  if (range.cpu_accessible) {
+    hash_blocks(reinterpret_cast<const std::byte*>(address), count, *keys_, hashes);
+    return {};
+  }
+  const auto hasher = hasher_of(range);
+  if (!hasher) return hasher.error();
+  const CUresult result = (*hasher)->hash(address, count, hashes);
+  if (result != CUDA_SUCCESS) return device_error("hashing", result);
+  return {};
+}
+
+Result<void> MemoryRounds::copy_out(const Range& range, uint64_t offset, size_t bytes) {
+  const uint64_t address = range.address + offset;
+  if (range.cpu_accessible) {
+    std::memcpy(staging_.data(), reinterpret_cast<const std::byte*>(address), bytes);
+    return {};
+  }
+  const auto hasher = hasher_of(range);
+  if (!hasher) return hasher.error();
+  const CUresult result = (*hasher)->copy_out(staging_.data(), address, bytes);
+  if (result != CUDA_SUCCESS) return device_error("reading", result);
+  return {};
+}
+
+Result<DeviceHasher*> MemoryRounds::hasher_of(const Range& range) {
+  auto& hasher = hashers_[range.object];
+  if (!hasher) {
+    auto made = std::make_unique<DeviceHasher>(api_, range.object);
+    if (const CUresult result = made->open(*keys_); result != CUDA_SUCCESS)
+      return device_error("preparing to hash", result);
+    hasher = std::move(made);
+  }
+  return hasher.get();
+}
+
+}  // namespace gpupool::worker

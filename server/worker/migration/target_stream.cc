@@ -1,0 +1,110 @@
+#include "server/worker/migration/target_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/calls/handles.h"
+#include "protocol/driver/cuda_header.h"
+#include "protocol/wire/images.h"
+#include "protocol/wire/reader.h"
+
+namespace gpupool::worker {
+namespace {
+
+using Id = wire::Command;
+using transport::Clock;
+
+constexpr std::chrono::seconds kTargetTime{60};   // without progress, and for its last copies
+constexpr uint64_t kMostAddedBytes = 256u << 20;  // a program that makes objects faster than they travel
+// Uploads of the target's session get these numbers; the client's own start at 0 and come later.
+constexpr uint32_t kUploadGeneration = 0xfffff;
+
+}  // namespace
+
+void TargetStream::add(OutgoingCommand command) {
+  const std::lock_guard lock(mutex_);
+  added_bytes_ += sizeof command + command.body.size() + command.expected.size();
+  too_much_ |= added_bytes_ > kMostAddedBytes;
+  if (!too_much_) added_.push_back(std::move(command));
+}
+
+void TargetStream::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (connection_) connection_->close();
+}
+
+void TargetStream::take(std::unique_ptr<transport::Connection> connection) {
+  const std::lock_guard lock(mutex_);
+  connection_ = std::move(connection);
+  if (closed_) connection_->close();
+  sender_ = std::make_unique<CommandSender>(*connection_, kTargetTime);
+}
+
+Result<void> TargetStream::send_added() {
+  while (true) {
+    OutgoingCommand command;
+    {
+      const std::lock_guard lock(mutex_);
+      if (too_much_) return Error{ErrorCode::limit, "the program makes objects faster than they can be sent"};
+      if (added_.empty()) return {};
+      command = std::move(added_.front());
+      added_.pop_front();
+      added_bytes_ -= sizeof command + command.body.size() + command.expected.size();
+    }
+    if (auto sent = send(command); !sent) return sent;
+  }
+}
+
+Result<void> TargetStream::send(const OutgoingCommand& command) {
+  if (command.image) return send_load(command);
+  return send(command.header, command.body, {}, command.expected, command.checks);
+}
+
+Result<void> TargetStream::send(wire::Command id, uint64_t context, std::span<const std::byte> body,
+                                std::span<const std::byte> more) {
+  return send({.id = static_cast<uint16_t>(id), .context = context}, body, more, {}, false);
+}
+
+Result<void> TargetStream::send(wire::CommandHeader header, std::span<const std::byte> body,
+                                std::span<const std::byte> more, std::span<const std::byte> expected,
+                                bool checks) {
+  // Frees are reported to the client by their numbers, which are of no use here.
+  header.sequence = header.id == static_cast<uint16_t>(Id::free_memory) ? 0 : ++number_;
+  auto sent = sender_->send(header, body, more, expected, checks);
+  if (!sent) return explain(sent.error());
+  return sent;
+}
+
+Result<void> TargetStream::send_load(const OutgoingCommand& command) {
+  wire::Reader reader(command.body);
+  auto load = reader.get<wire::LoadImage>();
+  if (load.upload == 0) (void)reader.get<wire::ImageName>();
+  const auto options = reader.get_bytes(reader.remaining());
+  load.upload = cuda::make_handle(cuda::Kind::upload, kUploadGeneration, ++uploads_);
+  const auto image = command.image->bytes();
+  for (size_t at = 0; at < image.size(); at += wire::kBulkChunkBytes) {
+    const auto part = image.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, image.size() - at));
+    auto sent =
+        send(Id::upload_part, command.header.context, wire::UploadPart{load.upload, image.size()}, part);
+    if (!sent) return sent;
+  }
+  return send(command.header, std::as_bytes(std::span(&load, 1)), options, {}, false);
+}
+
+Error TargetStream::explain(const Error& error) {
+  if (!sender_->answered()) return error;
+  const auto answer = receive_answer(*connection_, Clock::now() + kTargetTime);
+  if (!answer) return {answer.error().code, "the other server: " + answer.error().message};
+  return {ErrorCode::refused, "the other server: " + answer->reason};
+}
+
+Result<void> TargetStream::finish(const wire::EndMigration& end) {
+  if (auto sent = send(Id::end_migration, 0, end); !sent) return sent;
+  const auto answer = receive_answer(*connection_, Clock::now() + kTargetTime);
+  if (!answer) return Error{answer.error().code, "the other server: " + answer.error().message};
+  if (answer->result != CUDA_SUCCESS) return Error{ErrorCode::refused, "the other server: " + answer->reason};
+  return {};
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,73 @@
+// The source's commands on their way to the target. The executor adds commands while another thread sends
+// them; memory is sent at once, behind what has been added before.
+//
+// add() and close(): any thread. The rest: one thread at a time.
+#pragma once
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "protocol/transport/transport.h"
+#include "protocol/wire/commands.h"
+#include "server/worker/migration/command_stream.h"
+#include "server/worker/migration/history.h"
+
+namespace gpupool::worker {
+
+struct OutgoingCommand {
+  wire::CommandHeader header;  // without sequence number
+  std::vector<std::byte> body, expected;
+  bool checks = false;                     // the reply must be `expected`
+  std::shared_ptr<const KeptImage> image;  // of a load command, sent before it as an upload
+};
+
+class TargetStream {
+ public:
+  TargetStream() = default;
+  TargetStream(const TargetStream&) = delete;
+  TargetStream& operator=(const TargetStream&) = delete;
+
+  void add(OutgoingCommand command);
+  // Ends the connection, and what waits for it.
+  void close();
+
+  // Gives the connection over which everything is sent. Call first, once.
+  void take(std::unique_ptr<transport::Connection> connection);
+  // Sends what was added until now.
+  Result<void> send_added();
+  Result<void> send(wire::Command id, uint64_t context, std::span<const std::byte> body,
+                    std::span<const std::byte> more = {});
+  template <class Body>
+    requires std::is_trivially_copyable_v<Body>
+  Result<void> send(wire::Command id, uint64_t context, const Body& body,
+                    std::span<const std::byte> more = {}) {
+    return send(id, context, std::as_bytes(std::span(&body, 1)), more);
+  }
+  // Sends the last command, and waits for the target's answer.
+  Result<void> finish(const wire::EndMigration& end);
+  uint64_t sent() const { return sender_ ? sender_->sent() : 0; }  // bytes
+
+ private:
+  Result<void> send(const OutgoingCommand& command);
+  // Sends a load command's image, whatever way it came here, as an upload.
+  Result<void> send_load(const OutgoingCommand& command);
+  Result<void> send(wire::CommandHeader header, std::span<const std::byte> body,
+                    std::span<const std::byte> more, std::span<const std::byte> expected, bool checks);
+  // Once sending has failed: the target's reason, if it has given one.
+  Error explain(const Error& error);
+
+  std::unique_ptr<CommandSender> sender_;
+  uint64_t number_ = 0;
+  uint32_t uploads_ = 0;
+  std::mutex mutex_;                                   // guards the rest
+  std::unique_ptr<transport::Connection> connection_;  // changed by take() alone
+  std::deque<OutgoingCommand> added_;
+  uint64_t added_bytes_ = 0;  // without images
+  bool closed_ = false, too_much_ = false;
+};
+
+}  // namespace gpupool::worker
