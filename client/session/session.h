@@ -193,9 +193,9 @@ class Session {
   void take_image_terms(const hello::HelloReply& reply);
   Result<void> migrate_to(Migrator& target, const wire::PeerTarget& peer,
                           const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
-  Result<bool> try_to_migrate(Migrator& target, const wire::PeerTarget& peer,
-                              const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish,
-                              std::chrono::milliseconds patience);
+  Result<void> begin_migration(const wire::PeerTarget& peer);
+  Result<bool> try_to_migrate(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links,
+                              uint64_t wish, std::chrono::milliseconds patience);
   void switch_to(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
   Reconnector::Terms resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
                                   const transport::Options& options) const;

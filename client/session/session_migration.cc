@@ -13,6 +13,12 @@ namespace {
 // How long a server may wait for the end of work while the program's commands are held back.
 constexpr std::chrono::milliseconds kFirstPatience{100}, kLongestPatience{5000};
 
+Error refusal(const Waiter& waiter) {
+  wire::Reader reader(waiter.body);
+  const auto reason = reader.get_text();
+  return {ErrorCode::refused, reason.empty() ? "an error is yet to be reported" : std::string(reason)};
+}
+
 }  // namespace
 
 bool Session::on_migration_wish(std::span<const std::byte> body) {
@@ -62,8 +68,9 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
 Result<void> Session::migrate_to(Migrator& target, const wire::PeerTarget& peer,
                                  const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish) {
   if (auto asked = target.ask_to_adopt(); !asked) return asked;
+  if (auto begun = begin_migration(peer); !begun) return begun;
   for (auto patience = kFirstPatience;; patience *= 2) {
-    const auto migrated = try_to_migrate(target, peer, links, wish, patience);
+    const auto migrated = try_to_migrate(target, links, wish, patience);
     if (!migrated) return migrated.error();
     if (*migrated) return {};
     if (patience > kLongestPatience)
@@ -72,14 +79,29 @@ Result<void> Session::migrate_to(Migrator& target, const wire::PeerTarget& peer,
   }
 }
 
+// Has the server send what the session has, while the program goes on. Returns when little is left.
+Result<void> Session::begin_migration(const wire::PeerTarget& peer) {
+  Waiter waiter{.id = static_cast<uint16_t>(wire::Command::begin_migration)};
+  queue_.append(
+      waiter.id, wire::kWantsReply, 0, [&](wire::Writer& writer) { writer.put(wire::BeginMigration{peer}); },
+      [&](uint64_t number) {
+        waiter.sequence = number;
+        receiver_.expect(waiter);
+      });
+  queue_.flush();
+  if (!receiver_.wait(waiter)) return Error{ErrorCode::lost, "the connection was lost"};
+  if (waiter.result == CUDA_SUCCESS) return {};
+  return refusal(waiter);
+}
+
 // Returns false if the server is not ready. The program's commands wait meanwhile.
-Result<bool> Session::try_to_migrate(Migrator& target, const wire::PeerTarget& peer,
+Result<bool> Session::try_to_migrate(Migrator& target,
                                      const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish,
                                      std::chrono::milliseconds patience) {
   // Neither copies between servers nor descriptors may be underway.
   const std::scoped_lock others(peer_copy_, share_mutex_);
   Waiter waiter{.id = static_cast<uint16_t>(wire::Command::migrate_session)};
-  const wire::MigrateSession body{peer, static_cast<uint32_t>(patience.count()), 0};
+  const wire::MigrateSession body{static_cast<uint32_t>(patience.count()), 0};
   queue_.append_last(wire::Command::migrate_session, body, [&](uint64_t number) {
     waiter.sequence = number;
     receiver_.expect(waiter);
@@ -91,10 +113,7 @@ Result<bool> Session::try_to_migrate(Migrator& target, const wire::PeerTarget& p
   } else if (waiter.result == CUDA_ERROR_NOT_READY) {
     result = false;
   } else if (waiter.result != CUDA_SUCCESS) {
-    wire::Reader reader(waiter.body);
-    const auto reason = reader.get_text();
-    result =
-        Error{ErrorCode::refused, reason.empty() ? "an error is yet to be reported" : std::string(reason)};
+    result = refusal(waiter);
   } else if (const auto adopted = target.adopted(); !adopted) {
     result = Error{adopted.error().code, target.server().text() + ": " + adopted.error().message};
   } else if (*adopted != queue_.last_sequence()) {

@@ -28,18 +28,25 @@ struct AdoptedCommand {
   uint32_t checks;       // 1: another reply than the expected one ends the adoption
 };
 
-// migrate_session: sends the session to the target. The client sends no other command before the reply, which
-// is the last message if the migration was successful. Reply: empty, or an error and the reason (text); then
-// nothing has changed. CUDA_ERROR_NOT_READY: earlier commands wait for the client, or the device still has
-// work of the session after `patience_ms`; the client goes on and tries again.
-struct MigrateSession {
+// begin_migration: connects the source with the target and sends what the session has, while the client goes
+// on. Reply, when what is left can be sent quickly: empty, or an error and the reason (text); then nothing
+// has changed, and the target must be given up.
+struct BeginMigration {
   PeerTarget target;  // `copy` is the sequence number of adopt_session
+};
+
+// migrate_session: sends the rest, after begin_migration. The client sends no other command before the reply,
+// which is the last message if the migration was successful. Reply: empty, or an error and the reason (text);
+// then nothing has changed. CUDA_ERROR_NOT_READY: earlier commands wait for the client, or the device still
+// has work of the session after `patience_ms`; the client goes on and tries again.
+struct MigrateSession {
   uint32_t patience_ms;
   uint32_t reserved;
 };
 
-// end_migration: the client's answer to a MigrationWish, with the reason (text) if it did not migrate. If it
-// did, the source's session ends. `sequence`: in the source's stream to the target only.
+// end_migration: the client's answer to a MigrationWish, with the reason (text) if it did not migrate; the
+// source then forgets the target. If it did, the source's session ends. `sequence`: in the source's stream to
+// the target only.
 struct EndMigration {
   uint64_t number;    // of the MigrationWish; 0: nobody asked
   uint64_t sequence;  // of the source's last command
@@ -64,7 +71,8 @@ struct PlaceVariable {
 static_assert(kIsBody<MigrationWish, 8>);
 static_assert(kIsBody<AdoptedSession, 8>);
 static_assert(kIsBody<AdoptedCommand, 8>);
-static_assert(kIsBody<MigrateSession, 88>);
+static_assert(kIsBody<BeginMigration, 80>);
+static_assert(kIsBody<MigrateSession, 8>);
 static_assert(kIsBody<EndMigration, 24>);
 static_assert(kIsBody<FillVariable, 24>);
 static_assert(kIsBody<PlaceVariable, 8>);

@@ -24,6 +24,7 @@ class DeviceMemory::CheckpointedMapping final : public CheckpointImage::Piece {
     mapping_.away = true;
     if (mapping_.memory == 0) return CUDA_SUCCESS;
     if (memory_.windows_) memory_.windows_->drop(address_, bytes);
+    memory_.unmapping(address_, bytes);
     const CUresult result = memory_.api_.cuMemUnmap(address_, bytes);
     if (result == CUDA_SUCCESS) memory_.api_.cuMemRelease(std::exchange(mapping_.memory, 0));
     return result;

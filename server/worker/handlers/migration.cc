@@ -11,12 +11,22 @@ namespace {
 
 constexpr uint32_t kMostPatienceMs = 30'000;
 
+void log_refusal(Session& session, std::string_view reason) {
+  log::warning("session_cannot_migrate",
+               {{"session", session.start.session_number}, {"reason", std::string(reason)}});
+}
+
 Outcome refuse(Session& session, std::string_view reason) {
   session.replies.body.clear();
   wire::Writer(session.replies.body).put_text(reason);
-  log::warning("session_cannot_migrate",
-               {{"session", session.start.session_number}, {"reason", std::string(reason)}});
+  log_refusal(session, reason);
   return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+std::optional<std::string> obstacle(Session& session) {
+  const char* const what = migration_obstacle(session);
+  if (!what) return std::nullopt;
+  return std::string("the session has ") + what + ", which cannot migrate";
 }
 
 }  // namespace
@@ -42,20 +52,34 @@ Outcome adopt_session(Session& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
-Outcome migrate_session(Session& session, Command& command) {
-  const auto body = read_exact_body<wire::MigrateSession>(command);
+Outcome begin_migration(Session& session, Command& command) {
+  const auto body = read_exact_body<wire::BeginMigration>(command);
   if (!body || !command.wants_reply() || body->target.rdma > 1 || body->target.reserved != 0 ||
-      body->target.copy != Adoption::kSequence || body->patience_ms > kMostPatienceMs || body->reserved != 0)
+      body->target.copy != Adoption::kSequence)
     return bad_body();
   session.migration_requests.client_tries();
-  if (const char* const obstacle = migration_obstacle(session))
-    return refuse(session, std::string("the session has ") + obstacle + ", which cannot migrate");
+  if (const auto why_not = obstacle(session)) return refuse(session, *why_not);
+  session.departure.begin(body->target, [&session, sequence = command.header.sequence](Result<void> settled) {
+    const std::string reason = settled ? "" : settled.error().message;
+    wire::Buffer text;
+    wire::Writer(text).put_text(reason);
+    if (settled) text.clear();
+    session.outbox.send(wire::MessageKind::reply, settled ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED, sequence,
+                        text);
+    if (!settled) log_refusal(session, reason);
+  });
+  return Outcome::parked();
+}
+
+Outcome migrate_session(Session& session, Command& command) {
+  const auto body = read_exact_body<wire::MigrateSession>(command);
+  if (!body || !command.wants_reply() || body->patience_ms > kMostPatienceMs || body->reserved != 0)
+    return bad_body();
+  if (!session.departure.begun()) return CUDA_ERROR_ILLEGAL_STATE;
+  if (const auto why_not = obstacle(session)) return refuse(session, *why_not);
   if (!await_idle(session, std::chrono::milliseconds(body->patience_ms))) return CUDA_ERROR_NOT_READY;
-  const auto target = session.peers.open(body->target);
-  if (!target)
-    return refuse(session, "the other server cannot be reached from this one (" + target.error().message +
-                               "); see --peers of poold on both");
-  const auto sent = depart(session, **target, session.executor.last_sequence());
+  const auto sent = session.departure.finish(session.executor.last_sequence());
+  session.departure.end();
   if (!sent) return refuse(session, sent.error().message);
   session.outbox.be_silent_after(command.header.sequence);
   return CUDA_SUCCESS;
@@ -65,6 +89,7 @@ Outcome end_migration(Session& session, Command& command) {
   const auto answer = command.body.get<wire::EndMigration>();
   const std::string_view reason = answer.migrated == 0 ? command.body.get_text() : std::string_view();
   if (!command.body.finished()) return bad_body();
+  session.departure.end();
   if (!session.migration_requests.answered(answer, reason))
     return Outcome::malformed("it answers a request to migrate that was not made");
   return CUDA_SUCCESS;

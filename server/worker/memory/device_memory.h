@@ -111,6 +111,14 @@ class DeviceMemory {
     released_ = std::move(released);
   }
   bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
+  // Sets a function to call before the client's memory is unmapped, or access to it is taken away: another
+  // thread may be reading it. Called by any thread.
+  void before_unmap(std::function<void(uint64_t address, uint64_t size)> unmapping) {
+    unmapping_ = std::move(unmapping);
+  }
+  void unmapping(uint64_t address, uint64_t size) const {
+    if (unmapping_) unmapping_(address, size);
+  }
   // Calls cuMemCreate. On a full device, waits for pending frees and then for room (FullDeviceWaiter). The
   // caller has charged the memory.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
@@ -170,6 +178,13 @@ class DeviceMemory {
   void for_each_mapping(const std::function<void(const Mapped&)>& visit) const {
     for (const auto& [address, mapping] : mappings_)
       visit({address, mapping.size, mapping.device, mapping.peers, mapping.context});
+  }
+  // Returns the mapping that starts at this address.
+  std::optional<Mapped> find_mapping(uint64_t address) const {
+    const auto found = mappings_.find(address);
+    if (found == mappings_.end()) return std::nullopt;
+    const Mapping& mapping = found->second;
+    return Mapped{address, mapping.size, mapping.device, mapping.peers, mapping.context};
   }
   bool cpu_can_access() const { return cpu_can_access_; }
   // True if the bytes are mapped, and the CPU can read and write them at the same addresses.
@@ -256,6 +271,7 @@ class DeviceMemory {
   bool cpu_can_access_ = true;                      // until a device denies the CPU access
   std::set<int> cpu_accessible_devices_;            // devices whose memory the CPU was seen to read and write
   std::function<bool(CUmemGenericAllocationHandle)> released_;
+  std::function<void(uint64_t, uint64_t)> unmapping_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner's handle
   std::mutex mutex_;  // guards the rest; held during driver calls

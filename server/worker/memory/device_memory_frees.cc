@@ -20,6 +20,7 @@ void DeviceMemory::unmap(const Piece& piece) {
     return uncharge(piece.mapping.device, piece.mapping.size);
   }
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
+  unmapping(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);
   api_.cuMemRelease(piece.mapping.memory);
   if (piece.mapping.charge != 0)

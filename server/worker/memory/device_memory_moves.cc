@@ -39,6 +39,7 @@ std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) 
 // Takes ownership of the copy in `host`, and frees it if the device cannot unmap the memory.
 bool DeviceMemory::replace_with_host_copy(uint64_t address, Mapping& mapping, std::byte* host) {
   if (windows_) windows_->drop(address, mapping.size);
+  unmapping(address, mapping.size);
   if (api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
     release_host_pages(host, mapping.size);
     return false;

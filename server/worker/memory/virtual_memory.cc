@@ -79,21 +79,23 @@ CUresult VirtualMemory::map(CUdeviceptr address, size_t size, size_t offset,
 }
 
 CUresult VirtualMemory::unmap(CUdeviceptr address, size_t size) {
+  memory_.unmapping(address, size);
   const CUresult result = api_.cuMemUnmap(address, size);
   if (result == CUDA_SUCCESS)
     mapped_.erase(mapped_.lower_bound(address), mapped_.lower_bound(address + size));
   return result;
 }
 
+bool VirtualMemory::own_device_may_write(const Mapping& mapping) {
+  return std::any_of(mapping.access.begin(), mapping.access.end(), [&](const CUmemAccessDesc& one) {
+    return one.location.id == mapping.allocation->device && one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  });
+}
+
 bool VirtualMemory::has_unmapped() const {
   std::map<const Allocation*, uint64_t> readable;  // bytes
   for (const auto& [address, mapping] : mapped_) {
-    const bool own_device =
-        std::any_of(mapping.access.begin(), mapping.access.end(), [&](const CUmemAccessDesc& one) {
-          return one.location.id == mapping.allocation->device &&
-                 one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        });
-    if (!own_device) return true;
+    if (!own_device_may_write(mapping)) return true;
     readable[mapping.allocation.get()] += mapping.size;
   }
   return std::any_of(created_.begin(), created_.end(), [&](const auto& one) {
@@ -103,12 +105,15 @@ bool VirtualMemory::has_unmapped() const {
 }
 
 void VirtualMemory::for_each_mapping(const std::function<void(uint64_t, uint64_t, int)>& visit) const {
-  for (const auto& [address, mapping] : mapped_) visit(address, mapping.size, mapping.allocation->device);
+  for (const auto& [address, mapping] : mapped_) {
+    if (own_device_may_write(mapping)) visit(address, mapping.size, mapping.allocation->device);
+  }
 }
 
 CUresult VirtualMemory::set_access(CUdeviceptr address, size_t size,
                                    const std::vector<CUmemAccessDesc>& access) {
   if (!api_.cuMemSetAccess) return CUDA_ERROR_NOT_SUPPORTED;
+  memory_.unmapping(address, size);
   const CUresult result = api_.cuMemSetAccess(address, size, access.data(), access.size());
   if (result != CUDA_SUCCESS) return result;
   for (auto mapping = mapped_.lower_bound(address);
@@ -208,6 +213,7 @@ class VirtualMemory::CheckpointedMemory final : public CheckpointImage::Piece {
     allocation_->away = true;
     for (; mapped_ > 0; --mapped_) {
       const auto& [address, mapping] = mappings_[mapped_ - 1];
+      memory_.memory_.unmapping(address, mapping->size);
       if (const CUresult result = memory_.api_.cuMemUnmap(address, mapping->size); result != CUDA_SUCCESS)
         return result;
     }

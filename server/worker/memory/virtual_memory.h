@@ -56,7 +56,8 @@ class VirtualMemory {
   void add_pieces(CheckpointImage::Pieces& pieces);
   // True if not all of the memory is mapped where its own device may read and write it.
   bool has_unmapped() const;
-  // Calls `visit(address, size, device)` for each mapping, in the order of addresses.
+  // Calls `visit(address, size, device)` for each mapping that its own device may read and write, in the
+  // order of addresses.
   void for_each_mapping(const std::function<void(uint64_t, uint64_t, int)>& visit) const;
 
  private:
@@ -106,6 +107,7 @@ class VirtualMemory {
   };
   class CheckpointedMemory;
 
+  static bool own_device_may_write(const Mapping& mapping);
   CUresult map_at(CUdeviceptr address, const Mapping& mapping);
   CUmemGenericAllocationHandle add(std::shared_ptr<Allocation> allocation);
   // Returns null if there is no multicast object of this handle.

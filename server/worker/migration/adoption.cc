@@ -5,7 +5,6 @@
 
 #include "protocol/wire/commands.h"
 #include "server/worker/migration/command_stream.h"
-#include "server/worker/migration/departure.h"
 #include "server/worker/session/session.h"
 
 namespace gpupool::worker {
@@ -59,7 +58,10 @@ Result<uint64_t> Adoption::run() {
 Result<uint64_t> Adoption::execute_all(transport::Connection& source) {
   CommandReceiver in(source);
   while (true) {
-    const auto received = in.next(Clock::now() + kSilentTime);
+    const auto received = [&] {
+      const Waiting waiting("the server that sends the session");
+      return in.next(Clock::now() + kSilentTime);
+    }();
     if (!received) return received.error();
     const std::string name = command_name(received->header.id);
     if (received->header.id == static_cast<uint16_t>(wire::Command::end_migration)) {
@@ -73,6 +75,8 @@ Result<uint64_t> Adoption::execute_all(transport::Connection& source) {
         return Error{ErrorCode::lost, "the copies to the device did not end"};
       return end.sequence;
     }
+    // An address may be mapped again at once, because the source has waited for the free before it.
+    if (received->header.id == static_cast<uint16_t>(wire::Command::map_memory)) session_.memory.settle();
     const auto result = session_.executor.execute_adopted(received->header, received->body);
     if (!result) return Error{ErrorCode::malformed, name + ": malformed"};
     if (*result != CUDA_SUCCESS) return Error{ErrorCode::refused, name + ": " + error_text(*result)};

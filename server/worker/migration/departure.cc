@@ -3,18 +3,13 @@
 #include <time.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
-#include <vector>
 
 #include "common/log/log.h"
 #include "protocol/wire/commands.h"
-#include "protocol/wire/copies.h"
-#include "protocol/wire/images.h"
 #include "protocol/wire/writer.h"
-#include "server/worker/migration/command_stream.h"
+#include "server/worker/handlers/call_rows.h"
 #include "server/worker/migration/history_rules.h"
-#include "server/worker/migration/variables.h"
 #include "server/worker/session/session.h"
 
 namespace gpupool::worker {
@@ -23,189 +18,246 @@ namespace {
 using Id = wire::Command;
 using transport::Clock;
 
-constexpr timespec kPollInterval{0, 500'000};    // the device does not signal that a stream is done
-constexpr std::chrono::seconds kTargetTime{60};  // for its last copies
-// Uploads of the target's session get these numbers; the client's own start at 0 and come later.
-constexpr uint32_t kUploadGeneration = 0xfffff;
+constexpr timespec kPollInterval{0, 500'000};  // the device does not signal that a stream is done
 
-class Departure {
- public:
-  Departure(Session& session, transport::Connection& target)
-      : session_(session), target_(target), out_(target, kTargetTime) {}
+bool makes_context(uint16_t id) {
+  return id == static_cast<uint16_t>(Id::avoid_addresses) ||
+         id == static_cast<uint16_t>(Id::retain_primary_context) ||
+         id == static_cast<uint16_t>(Id::create_context);
+}
 
-  Result<void> run(uint64_t sequence) {
-    staging_.resize(wire::kBulkChunkBytes);
-    send_addresses();
-    send_history(true);
-    send_mappings();
-    send_history(false);
-    send_contents();
-    send_variables();
-    send_records();
-    command(Id::end_migration, 0, wire::EndMigration{0, sequence, 1, 0});
-    if (!status_ && !out_.answered()) return status_.error();
-    const auto answer = receive_answer(target_, Clock::now() + kTargetTime);
-    if (!answer) return Error{answer.error().code, "the other server: " + answer.error().message};
-    if (answer->result != CUDA_SUCCESS)
-      return Error{ErrorCode::refused, "the other server: " + answer->reason};
-    log::info("session_sent", {{"session", session_.start.session_number}, {"bytes", out_.sent()}});
-    return {};
-  }
-
- private:
-  void check(Result<void> sent) {
-    if (status_ && !sent) status_ = std::move(sent);
-  }
-  void send(uint16_t id, uint64_t context, std::span<const std::byte> body,
-            std::span<const std::byte> more = {}, std::span<const std::byte> expected = {},
-            bool checks = false) {
-    if (!status_) return;
-    check(out_.send({.id = id, .context = context, .sequence = ++number_}, body, more, expected, checks));
-  }
-  template <class Body>
-  void command(Id id, uint64_t context, const Body& body, std::span<const std::byte> more = {}) {
-    send(static_cast<uint16_t>(id), context, std::as_bytes(std::span(&body, 1)), more);
-  }
-
-  // The program knows addresses of the range, so it must be the same.
-  void send_addresses() {
-    const wire::AddressRange range{session_.memory.base(), session_.memory.size()};
-    const wire::MoveAddresses wanted{range.base, range.size};
-    send(static_cast<uint16_t>(Id::move_addresses), 0, std::as_bytes(std::span(&wanted, 1)), {},
-         std::as_bytes(std::span(&range, 1)), true);
-  }
-
-  static bool makes_context(uint16_t id) {
-    return id == static_cast<uint16_t>(Id::avoid_addresses) ||
-           id == static_cast<uint16_t>(Id::retain_primary_context) ||
-           id == static_cast<uint16_t>(Id::create_context);
-  }
-
-  // Contexts first: mapping memory needs them, and other commands may need mapped memory.
-  void send_history(bool contexts) {
-    session_.history.for_each([&](const History::Entry& entry) {
-      if (makes_context(entry.header.id) != contexts) return;
-      if (entry.image) return send_load(entry);
-      send(entry.header.id, entry.header.context, entry.body, {}, entry.reply, entry.effect.checks_reply);
-    });
-  }
-
-  // Whatever way the image came, the target gets it as an upload.
-  void send_load(const History::Entry& entry) {
-    wire::Reader reader(entry.body);
-    auto load = reader.get<wire::LoadImage>();
-    if (load.upload == 0) (void)reader.get<wire::ImageName>();
-    const auto options = reader.get_bytes(reader.remaining());
-    place_variables(entry);
-    load.upload = cuda::make_handle(cuda::Kind::upload, kUploadGeneration, ++uploads_);
-    const auto image = entry.image->bytes();
-    for (size_t at = 0; at < image.size(); at += wire::kBulkChunkBytes) {
-      const auto part = image.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, image.size() - at));
-      command(Id::upload_part, entry.header.context, wire::UploadPart{load.upload, image.size()}, part);
-    }
-    send(entry.header.id, entry.header.context, std::as_bytes(std::span(&load, 1)), options);
-  }
-
-  // The program may know where the variables of this image are. Their places follow from that of one of them,
-  // in each context.
-  void place_variables(const History::Entry& load) {
-    if (load.effect.makes.empty() || !session_.history.exists(load.effect.makes.front())) return;
-    std::vector<Variable>& all = variables_[load.effect.makes.front()];
-    check(for_each_variable(session_, load, [&](const Variable& variable) { all.push_back(variable); }));
-    const ContextState* last = nullptr;
-    for (const Variable& variable : all) {
-      if (std::exchange(last, variable.context) == variable.context) continue;
-      wire::Buffer body;
-      wire::Writer writer(body);
-      writer.put(wire::PlaceVariable{variable.address});
-      writer.put_text(variable.name);
-      send(static_cast<uint16_t>(Id::place_variable), variable.context->handle, body);
-    }
-  }
-
-  void send_mappings() {
-    session_.memory.for_each_mapping([&](const DeviceMemory::Mapped& mapped) {
-      uint32_t peers = 0;  // the client's numbers of devices
-      for (int device = 0; device < 32; ++device) {
-        if ((mapped.peers >> device & 1) == 0) continue;
-        const auto number = session_.start.visible.number_of(device);
-        if (number && *number < 32) peers |= 1u << *number;
-      }
-      const int32_t device = session_.start.visible.number_of(mapped.device).value_or(-1);
-      const uint64_t context = mapped.context ? mapped.context->handle : 0;
-      command(Id::map_memory, context, wire::MapMemory{mapped.address, mapped.size, device, peers});
-    });
-  }
-
-  void send_contents() {
-    session_.memory.for_each_mapping(
-        [&](const DeviceMemory::Mapped& mapped) { send_bytes(mapped.address, mapped.size, mapped.device); });
-    session_.virtual_memory.for_each_mapping(
-        [&](uint64_t address, uint64_t size, int device) { send_bytes(address, size, device); });
-  }
-
-  void send_bytes(uint64_t address, uint64_t size, int device) {
-    const ContextState* const context = session_.contexts.find_on(device);
-    if (!context) return check(Error{ErrorCode::invalid, "a GPU with memory has no context"});
-    for (uint64_t at = 0; at < size && status_; at += wire::kBulkChunkBytes) {
-      const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, size - at));
-      std::span<const std::byte> data(staging_.data(), bytes);
-      if (session_.memory.is_cpu_accessible(address + at, bytes)) {
-        data = {reinterpret_cast<const std::byte*>(address + at), bytes};
-      } else if (const CUresult result =
-                     session_.scrubber.copy_out(staging_.data(), address + at, bytes, device);
-                 result != CUDA_SUCCESS) {
-        return check(Error{ErrorCode::unavailable, "reading device memory: " + error_text(result)});
-      }
-      command(Id::copy_to_device, context->handle, wire::CopyToDevice{0, address + at, bytes, bytes, 1, 0, 0},
-              data);
-    }
-  }
-
-  void send_variables() {
-    for (const auto& [owner, variables] : variables_) {
-      for (const Variable& variable : variables) send_variable(owner, variable);
-    }
-  }
-
-  void send_variable(uint64_t owner, const Variable& variable) {
-    const ContextState& context = *variable.context;
-    for (uint64_t at = 0; at < variable.size && status_; at += wire::kBulkChunkBytes) {
-      const auto bytes = std::min<uint64_t>(wire::kBulkChunkBytes, variable.size - at);
-      const CUresult result =
-          session_.scrubber.copy_out(staging_.data(), variable.address + at, bytes, context.device);
-      if (result != CUDA_SUCCESS)
-        return check(
-            Error{ErrorCode::unavailable, "reading variable " + variable.name + ": " + error_text(result)});
-      wire::Buffer head;
-      wire::Writer writer(head);
-      writer.put(wire::FillVariable{owner, at, bytes});
-      writer.put_text(variable.name);
-      send(static_cast<uint16_t>(Id::fill_variable), context.handle, head, std::span(staging_).first(bytes));
-    }
-  }
-
-  void send_records() {
-    for (const uint64_t event : session_.history.recorded()) {
-      wire::Buffer body;
-      wire::Writer writer(body);
-      writer.put(event);
-      writer.put(uint64_t{0});  // the legacy stream of the event's context
-      send(kEventRecord, session_.history.context_of(event), body);
-    }
-  }
-
-  Session& session_;
-  transport::Connection& target_;
-  CommandSender out_;
-  std::vector<std::byte> staging_;
-  std::map<uint64_t, std::vector<Variable>> variables_;  // by module or library
-  Result<void> status_;                                  // the first error
-  uint64_t number_ = 0;
-  uint32_t uploads_ = 0;
-};
+bool is_set_access(uint16_t id) {
+  static const uint16_t kSetAccess = [] {
+    const auto& rows = call_rows();
+    const auto found = std::ranges::find_if(
+        rows, [](const CallRow& row) { return row.name == std::string_view("cuMemSetAccess"); });
+    return found == rows.end() ? uint16_t{0} : found->id;
+  }();
+  return id == kSetAccess && id != 0;
+}
 
 }  // namespace
+
+Departure::Departure(Session& session) : session_(session), rounds_(session.api) {}
+
+void Departure::begin(const wire::PeerTarget& target, Settled settled) {
+  end();
+  target_ = std::make_unique<TargetStream>();
+  add_addresses();
+  // Contexts first: mapping memory needs them, and other commands may need mapped memory.
+  add_history(true);
+  add_new_mappings();
+  add_history(false);
+  session_.virtual_memory.for_each_mapping(
+      [this](uint64_t address, uint64_t size, int device) { add_to_rounds(address, size, device); });
+  session_.history.observe([this](const History::Entry& entry) { add_entry(entry); });
+  if (!status_) return settled(status_);
+  thread_ = std::thread([this, target, settled = std::move(settled)] { run_rounds(target, settled); });
+}
+
+void Departure::run_rounds(const wire::PeerTarget& target, const Settled& settled) {
+  if (session_.api.cuThreadExchangeStreamCaptureMode) {  // as in Executor::load()
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    session_.api.cuThreadExchangeStreamCaptureMode(&mode);
+  }
+  auto connection = session_.peers.open(target);
+  if (!connection)
+    return settled(Error{connection.error().code, "the other server cannot be reached from this one (" +
+                                                      connection.error().message +
+                                                      "); see --peers of poold on both"});
+  target_->take(std::move(*connection));
+  settled(rounds_.run(*target_, stop_));
+}
+
+void Departure::end() {
+  if (!target_) return;
+  session_.history.observe(nullptr);
+  stop_ = true;
+  target_->close();
+  if (thread_.joinable()) thread_.join();
+  stop_ = false;
+  target_.reset();
+  rounds_.clear();
+  variables_.clear();
+  mapped_.clear();
+  status_ = {};
+}
+
+Result<void> Departure::finish(uint64_t sequence) {
+  const auto start = Clock::now();
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+  if (!status_) return status_;
+  add_new_mappings();
+  uint64_t bytes = 0;
+  if (auto sent = target_->send_added(); !sent) return sent;
+  if (auto sent = rounds_.finish(*target_, &bytes); !sent) return sent;
+  if (auto sent = send_variables(); !sent) return sent;
+  if (auto sent = send_records(); !sent) return sent;
+  if (auto sent = target_->finish(wire::EndMigration{0, sequence, 1, 0}); !sent) return sent;
+  log::info("session_sent", {{"session", session_.start.session_number},
+                             {"bytes", target_->sent()},
+                             {"last_bytes", bytes},
+                             {"last_milliseconds",
+                              std::chrono::round<std::chrono::milliseconds>(Clock::now() - start).count()}});
+  return {};
+}
+
+void Departure::executed(const wire::CommandHeader& header, std::span<const std::byte> body) {
+  wire::Reader reader(body);
+  if (header.id == static_cast<uint16_t>(Id::map_memory)) {
+    // If the memory is still being zeroed, it is not there yet; finish() adds it.
+    if (const auto mapped = session_.memory.find_mapping(reader.get<wire::MapMemory>().address))
+      add_mapping(*mapped);
+  } else if (header.id == static_cast<uint16_t>(Id::free_memory)) {
+    const auto memory = reader.get<wire::FreeMemory>();
+    free(memory.address, memory.size, header.context);
+  }
+}
+
+void Departure::add(wire::Command id, uint64_t context, std::span<const std::byte> body) {
+  target_->add({{.id = static_cast<uint16_t>(id), .context = context},
+                {body.begin(), body.end()},
+                {},
+                false,
+                nullptr});
+}
+
+// The program knows addresses of the range, so it must be the same.
+void Departure::add_addresses() {
+  const wire::AddressRange range{session_.memory.base(), session_.memory.size()};
+  const wire::MoveAddresses wanted{range.base, range.size};
+  const auto body = std::as_bytes(std::span(&wanted, 1)), expected = std::as_bytes(std::span(&range, 1));
+  target_->add({{.id = static_cast<uint16_t>(Id::move_addresses)},
+                {body.begin(), body.end()},
+                {expected.begin(), expected.end()},
+                true,
+                nullptr});
+}
+
+void Departure::add_history(bool contexts) {
+  session_.history.for_each([&](const History::Entry& entry) {
+    if (makes_context(entry.header.id) != contexts) return;
+    // Modules that the program has unloaded may still be needed by others; nobody knows their variables.
+    if (!entry.image || entry.effect.makes.empty() || session_.history.exists(entry.effect.makes.front()))
+      return add_entry(entry);
+    target_->add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
+  });
+}
+
+void Departure::add_entry(const History::Entry& entry) {
+  if (entry.image) add_places_of_variables(entry);
+  target_->add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
+  if (!is_set_access(entry.header.id)) return;
+  wire::Reader reader(entry.body);
+  const auto address = reader.get<uint64_t>(), size = reader.get<uint64_t>();
+  session_.virtual_memory.for_each_mapping([&](uint64_t at, uint64_t bytes, int device) {
+    if (at - address < size && !rounds_.contains(at, bytes)) add_to_rounds(at, bytes, device);
+  });
+}
+
+// The program may know where the variables of this image are. Their places follow from that of one of them,
+// in each context.
+void Departure::add_places_of_variables(const History::Entry& load) {
+  if (load.effect.makes.empty()) return;
+  std::vector<Variable>& all = variables_[load.effect.makes.front()];
+  all.clear();
+  check(for_each_variable(session_, load, [&](const Variable& variable) { all.push_back(variable); }));
+  const ContextState* last = nullptr;
+  for (const Variable& variable : all) {
+    if (std::exchange(last, variable.context) == variable.context) continue;
+    wire::Buffer body;
+    wire::Writer writer(body);
+    writer.put(wire::PlaceVariable{variable.address});
+    writer.put_text(variable.name);
+    add(Id::place_variable, variable.context->handle, body);
+  }
+}
+
+void Departure::add_mapping(const DeviceMemory::Mapped& mapped) {
+  uint32_t peers = 0;  // the client's numbers of devices
+  for (int device = 0; device < 32; ++device) {
+    if ((mapped.peers >> device & 1) == 0) continue;
+    const auto number = session_.start.visible.number_of(device);
+    if (number && *number < 32) peers |= 1u << *number;
+  }
+  const wire::MapMemory map{mapped.address, mapped.size,
+                            session_.start.visible.number_of(mapped.device).value_or(-1), peers};
+  add(Id::map_memory, mapped.context ? mapped.context->handle : 0, std::as_bytes(std::span(&map, 1)));
+  mapped_[mapped.address] = mapped.size;
+  add_to_rounds(mapped.address, mapped.size, mapped.device);
+}
+
+// Memory that the target does not have yet, and memory that was away from the device for some time.
+void Departure::add_new_mappings() {
+  session_.memory.for_each_mapping([this](const DeviceMemory::Mapped& mapped) {
+    if (!mapped_.contains(mapped.address)) return add_mapping(mapped);
+    if (!rounds_.contains(mapped.address, mapped.size))
+      add_to_rounds(mapped.address, mapped.size, mapped.device);
+  });
+  session_.virtual_memory.for_each_mapping([this](uint64_t address, uint64_t size, int device) {
+    if (begun() && !rounds_.contains(address, size)) add_to_rounds(address, size, device);
+  });
+}
+
+void Departure::add_to_rounds(uint64_t address, uint64_t size, int device) {
+  const ContextState* const context = session_.contexts.find_on(device);
+  if (!context) return check(Error{ErrorCode::invalid, "a GPU with memory has no context"});
+  rounds_.add(
+      {address, size, context->handle, context->object, session_.memory.is_cpu_accessible(address, size)});
+}
+
+void Departure::free(uint64_t address, uint64_t size, uint64_t context) {
+  rounds_.forget(address, size);
+  for (auto mapped = mapped_.lower_bound(address); mapped != mapped_.end() && mapped->first - address < size;
+       mapped = mapped_.erase(mapped)) {
+    const wire::FreeMemory memory{mapped->first, mapped->second, wire::kAllStreams};
+    add(Id::free_memory, context, std::as_bytes(std::span(&memory, 1)));
+  }
+}
+
+Result<void> Departure::send_variables() {
+  for (const auto& [owner, variables] : variables_) {
+    if (!session_.history.exists(owner)) continue;
+    for (const Variable& variable : variables) {
+      if (auto sent = send_variable(owner, variable); !sent) return sent;
+    }
+  }
+  return {};
+}
+
+Result<void> Departure::send_variable(uint64_t owner, const Variable& variable) {
+  const ContextState& context = *variable.context;
+  std::vector<std::byte> bytes;
+  for (uint64_t at = 0; at < variable.size; at += bytes.size()) {
+    bytes.resize(std::min<uint64_t>(wire::kBulkChunkBytes, variable.size - at));
+    const CUresult result =
+        session_.scrubber.copy_out(bytes.data(), variable.address + at, bytes.size(), context.device);
+    if (result != CUDA_SUCCESS)
+      return Error{ErrorCode::unavailable, "reading variable " + variable.name + ": " + error_text(result)};
+    wire::Buffer head;
+    wire::Writer writer(head);
+    writer.put(wire::FillVariable{owner, at, bytes.size()});
+    writer.put_text(variable.name);
+    if (auto sent = target_->send(Id::fill_variable, context.handle, head, bytes); !sent) return sent;
+  }
+  return {};
+}
+
+Result<void> Departure::send_records() {
+  for (const uint64_t event : session_.history.recorded()) {
+    wire::Buffer body;
+    wire::Writer writer(body);
+    writer.put(event);
+    writer.put(uint64_t{0});  // the legacy stream of the event's context
+    target_->add({{.id = kEventRecord, .context = session_.history.context_of(event)},
+                  {body.begin(), body.end()},
+                  {},
+                  false,
+                  nullptr});
+  }
+  return target_->send_added();
+}
 
 bool await_idle(Session& session, Clock::duration longest) {
   const auto has_waits = [&] {
@@ -230,10 +282,6 @@ const char* migration_obstacle(Session& session) {
   if (session.start.connection->direct_memory()) return "a connection over rdma";
   return session.virtual_memory.has_unmapped() ? "memory that is allocated but not mapped (cuMemCreate)"
                                                : nullptr;
-}
-
-Result<void> depart(Session& session, transport::Connection& target, uint64_t sequence) {
-  return Departure(session, target).run(sequence);
 }
 
 }  // namespace gpupool::worker

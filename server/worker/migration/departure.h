@@ -1,10 +1,25 @@
-// The source's side of a migration: sends the session to the target, as commands. The session stays as it is.
-// Executor's thread, between two commands.
+// The source's side of a migration: sends the session to the target, as commands, first while the program
+// runs and then what is left. The session stays as it is.
+//
+// Executor's thread, except where stated. A thread of its own connects to the target and sends the rounds.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "protocol/transport/transport.h"
+#include "protocol/wire/peers.h"
+#include "server/worker/memory/device_memory.h"
+#include "server/worker/migration/history.h"
+#include "server/worker/migration/memory_rounds.h"
+#include "server/worker/migration/target_stream.h"
+#include "server/worker/migration/variables.h"
 
 namespace gpupool::worker {
 
@@ -17,8 +32,57 @@ bool await_idle(Session& session, transport::Clock::duration longest);
 // What of the session cannot migrate; null: nothing.
 const char* migration_obstacle(Session& session);
 
-// Sends everything, with `sequence` as the number of the last command, and waits for the target's answer.
-// Returns the reason if the target does not have all of it.
-Result<void> depart(Session& session, transport::Connection& target, uint64_t sequence);
+class Departure {
+ public:
+  explicit Departure(Session& session);
+  ~Departure() { end(); }
+  Departure(const Departure&) = delete;
+  Departure& operator=(const Departure&) = delete;
+
+  // Connects to the target and sends what the session has, and from now on every command that changes it.
+  // `settled`: called once, on another thread or on this one, when little is left or something has failed.
+  using Settled = std::function<void(Result<void>)>;
+  void begin(const wire::PeerTarget& target, Settled settled);
+  bool begun() const { return target_ != nullptr; }
+  // Sends the rest, with `sequence` as the number of the last command, and waits for the target's answer. The
+  // session must be idle. Returns the reason if the target does not have all of it.
+  Result<void> finish(uint64_t sequence);
+  // Forgets the target.
+  void end();
+
+  // Call after each command that was executed successfully, if begun().
+  void executed(const wire::CommandHeader& header, std::span<const std::byte> body);
+  // Call before memory is unmapped, or access to it is taken away. Any thread.
+  void before_unmap(uint64_t address, uint64_t size) { rounds_.forget(address, size); }
+  // Call before a context is destroyed.
+  void leave(const ContextState& context) { rounds_.forget_context(context.object); }
+
+ private:
+  void check(Result<void> result) {
+    if (status_ && !result) status_ = std::move(result);
+  }
+  void add(wire::Command id, uint64_t context, std::span<const std::byte> body);
+  void add_addresses();
+  void add_history(bool contexts);
+  void add_entry(const History::Entry& entry);
+  void add_places_of_variables(const History::Entry& load);
+  void add_mapping(const DeviceMemory::Mapped& mapped);
+  void add_new_mappings();
+  void add_to_rounds(uint64_t address, uint64_t size, int device);
+  void free(uint64_t address, uint64_t size, uint64_t context);
+  void run_rounds(const wire::PeerTarget& target, const Settled& settled);
+  Result<void> send_variables();
+  Result<void> send_variable(uint64_t owner, const Variable& variable);
+  Result<void> send_records();
+
+  Session& session_;
+  MemoryRounds rounds_;
+  std::unique_ptr<TargetStream> target_;
+  Result<void> status_;                                  // the first error
+  std::map<uint64_t, std::vector<Variable>> variables_;  // by module or library
+  std::map<uint64_t, uint64_t> mapped_;                  // memory that the target has mapped: address, size
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
 
 }  // namespace gpupool::worker

@@ -30,6 +30,7 @@ void History::note(const wire::CommandHeader& header, std::span<const std::byte>
   std::erase(effect.uses, effect.configures);  // the object may go without waiting for its settings
   Entry entry{header, {body.begin(), body.end()}, {}, std::move(effect), std::move(image)};
   if (entry.effect.checks_reply) entry.reply.assign(reply.begin(), reply.end());
+  if (observer_) observer_(entry);
   for (const uint64_t object : entry.effect.destroys) destroy(object, &entry);
   if (const auto range = entry.effect.unmaps) {
     const std::vector<uint64_t> keys(mapped_.lower_bound(mapped_key(range->first)),

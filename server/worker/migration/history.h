@@ -69,6 +69,8 @@ class History {
   // Records a command that was executed successfully.
   void note(const wire::CommandHeader& header, std::span<const std::byte> body,
             std::span<const std::byte> reply, HistoryEffect effect);
+  // Shows each command to `observer` before it is recorded; null: to nobody.
+  void observe(std::function<void(const Entry&)> observer) { observer_ = std::move(observer); }
   // The image of the load command that is being executed.
   void keep_image(std::shared_ptr<const KeptImage> image) { image_ = std::move(image); }
   // Notes that an event was recorded. Its timestamps do not migrate.
@@ -116,6 +118,7 @@ class History {
   std::set<uint64_t> mapped_;                                      // keys of mapped memory
   std::set<uint64_t> recorded_;
   std::shared_ptr<const KeptImage> image_;
+  std::function<void(const Entry&)> observer_;
   const char* lasting_obstacle_ = nullptr;
   uint64_t last_ = 0;
   uint64_t bytes_ = 0;

@@ -279,6 +279,10 @@ std::optional<CUresult> Executor::execute_adopted(const wire::CommandHeader& hea
 // Keeps what the command means for a migration.
 void Executor::note(const Command& command, wire::Reader body) {
   const wire::CommandHeader& header = command.header;
+  if (session_.departure.begun()) {
+    wire::Reader copy = body;
+    session_.departure.executed(header, copy.get_bytes(copy.remaining()));
+  }
   if (header.id == kEventRecord || header.id == kEventRecordWithFlags)
     return session_.history.note_record(body.get<uint64_t>());
   if (!changes_history(header.id)) return;

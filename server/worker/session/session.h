@@ -20,6 +20,7 @@
 #include "server/worker/memory/shared_host_memory.h"
 #include "server/worker/memory/virtual_memory.h"
 #include "server/worker/migration/adoption.h"
+#include "server/worker/migration/departure.h"
 #include "server/worker/migration/history.h"
 #include "server/worker/session/back_pressure.h"
 #include "server/worker/session/backlog.h"
@@ -106,6 +107,7 @@ class Session {
 
   // Migration.
   History history;
+  Departure departure;
   Adoption adoption;
 
   Inbox inbox;

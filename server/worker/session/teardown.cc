@@ -81,6 +81,7 @@ bool leave(Session& session, ContextState& context) {
   for (const CUevent event : context.destroyed_stream_events) context.events->give(event);
   context.destroyed_stream_events.clear();
   if (context.barrier) context.events->give(std::exchange(context.barrier, nullptr));
+  session.departure.leave(context);
   session.scrubber.leave(context);
   session.copies.staging.drop_context(context, false);
   session.shared_memory.drop_context(context);
@@ -114,6 +115,7 @@ void tear_down(Session& session) {
   session.copies.connections.close();
   session.copies.remote.close();
   session.peers.stop();
+  session.departure.end();
   for (auto& [handle, context] : session.contexts.all()) {  // ends waits for data that will not come any more
     session.contexts.enter(context.get());
     session.copies.bulk.cancel(context->object);

@@ -21,7 +21,8 @@ inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t 
   auto fill = named(wire::FillVariable{module, 0, sizeof(uint64_t)}, "variable");
   wire::Writer(fill).put(uint64_t{0});
   return {{id(Command::adopt_session), {}},
-          {id(Command::migrate_session), bytes_of(wire::MigrateSession{adopting, 0, 0})},
+          {id(Command::begin_migration), bytes_of(wire::BeginMigration{adopting})},
+          {id(Command::migrate_session), bytes_of(wire::MigrateSession{0, 0})},
           {id(Command::fill_variable), fill},
           {id(Command::place_variable), named(wire::PlaceVariable{1 << 20}, "variable")},
           {id(Command::end_migration), named(wire::EndMigration{}, "reason")},
