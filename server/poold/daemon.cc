@@ -114,8 +114,8 @@ class Daemon {
         leases_(context_, tenants_, options.pool.name, new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
                  .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
-                 .end_sessions = [this](const std::string& tenant,
-                                        const std::string& reason) { pool_.end_sessions(tenant, reason); },
+                 .end_sessions = [this](const auto&... order) { pool_.end_sessions(order...); },
+                 .move_sessions = [this](const auto&... order) { pool_.request_migrations(order...); },
                  .now =
                      [] {
                        return std::chrono::duration_cast<std::chrono::milliseconds>(

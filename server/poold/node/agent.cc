@@ -32,7 +32,7 @@ constexpr int kMissedHeartbeats = 4;
 constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
 constexpr milliseconds kNotableSkew{5'000};
 constexpr milliseconds kBetweenOrders{10};
-constexpr int kMostEndsAtOnce = 1024;
+constexpr int kMostEndsAtOnce = 1024, kMostMovesAtOnce = 64;
 constexpr milliseconds kLongestGrace{24 * 3'600'000};
 constexpr size_t kLongestReason = 1024, kLongestAddress = 300, kMostTokenBytes = 4096;
 constexpr int kMostOrderBytes = 1 << 20;
@@ -294,10 +294,18 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
     else
       ++malformed;
   }
+  count = 0;
+  for (const pool::MoveLease& move : orders.move()) {
+    if (++count > kMostMovesAtOnce) break;
+    if (move.lease().size() == lease::kIdBytes)
+      leases_.move(move.lease(), bounded(move.address()));
+    else
+      ++malformed;
+  }
   if (malformed == 0) return;
   log::warning("orders_ignored", {{"scheduler", address_},
                                   {"count", malformed},
-                                  {"reason", "malformed lease ID in an order to end a lease"}});
+                                  {"reason", "malformed lease ID in an order to end or move a lease"}});
 }
 
 // A scheduler that sends orders without end fills its own window, and other work of this thread goes on.

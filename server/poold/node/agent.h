@@ -3,7 +3,7 @@
 // gRPC's threads, and those that read files, post to it.
 //
 // If a scheduler fails, tries the next one with exponential backoff; sessions and leases continue meanwhile.
-// A scheduler's messages are limited in size and can do nothing but end leases.
+// A scheduler's messages are limited in size and can do nothing but end leases and move them.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>

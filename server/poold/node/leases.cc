@@ -145,13 +145,31 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   post_cleanup();
 }
 
+void Leases::move(const std::string& id, const std::string& address) {
+  const auto found = entries_.find(id);
+  const bool known = found != entries_.end();
+  if (!known || (!found->second.ending && host_.sessions(found->second.tenant) == 0))
+    return end(id, "it has moved to " + address, std::chrono::milliseconds(0));
+  Entry& entry = found->second;
+  if (entry.ending) return;
+  entry.moving = true;
+  host_.move_sessions(entry.tenant, address, [this, id](const std::string& reason) {
+    const auto its = entries_.find(id);
+    if (its != entries_.end()) its->second.cannot_move = reason;
+  });
+}
+
 // Posted, so that all callbacks of a session's end run before.
 void Leases::post_cleanup() {
   if (stopped_ || std::exchange(cleanup_posted_, true)) return;
   asio::post(context_, [this] {
     cleanup_posted_ = false;
     remove_finished();
-    if (!to_report_.empty() && changed_) changed_();
+    // The scheduler answers a report at once, with the next order to move.
+    const bool moved = std::ranges::any_of(entries_, [this](const auto& one) {
+      return one.second.moving && host_.sessions(one.second.tenant) == 0;
+    });
+    if ((moved || !to_report_.empty()) && changed_) changed_();
   });
 }
 
@@ -183,14 +201,16 @@ void Leases::forget_ended() {
 
 void Leases::report(pool::NodeReport& out) {
   remove_finished();
-  const auto add = [&](const std::string& id, size_t sessions, uint64_t serial) {
+  const auto add = [&](const std::string& id, size_t sessions, uint64_t serial) -> pool::LeaseUse& {
     pool::LeaseUse& use = *out.add_leases();
     use.set_lease(id);
     use.set_sessions(static_cast<uint32_t>(sessions));
     use.set_serial(serial);
+    return use;
   };
-  for (const auto& [id, entry] : entries_) {
-    if (const size_t sessions = host_.sessions(entry.tenant); sessions != 0) add(id, sessions, entry.serial);
+  for (auto& [id, entry] : entries_) {
+    if (const size_t sessions = host_.sessions(entry.tenant); sessions != 0)
+      add(id, sessions, entry.serial).set_cannot_move(std::exchange(entry.cannot_move, {}));
   }
   for (const auto& [id, serial] : std::exchange(to_report_, {})) add(id, 0, serial);
   for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());

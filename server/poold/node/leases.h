@@ -4,7 +4,7 @@
 // on poold's thread.
 //
 // Clients' tokens are untrusted and verified (protocol/lease/token.h). The scheduler can do nothing here but
-// end leases.
+// end leases, and have their clients move their sessions.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -32,6 +32,10 @@ class Leases {
     std::function<const std::vector<control::Device>&()> devices;
     std::function<size_t(const std::string& tenant)> sessions;  // includes those that wait for a worker
     std::function<void(const std::string& tenant, const std::string& reason)> end_sessions;
+    // Asks the clients of these sessions to move them to another server; `failed` is told why one has not.
+    std::function<void(const std::string& tenant, const std::string& address,
+                       std::function<void(const std::string& reason)> failed)>
+        move_sessions;
     std::function<std::chrono::milliseconds()> now;  // since 1970
   };
   struct Admitted {
@@ -55,6 +59,9 @@ class Leases {
   // Admits no new session of the lease, and ends its sessions after `grace`. A later report says when none is
   // left. `id` must have lease::kIdBytes.
   void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace);
+  // Moves the lease's sessions to another server; once it has none here, end()s it. Call again until then:
+  // sessions that have not moved are asked again.
+  void move(const std::string& id, const std::string& address);
   // Called after a session's end: soon checks which leases are over.
   void post_cleanup();
   // Adds to the report: leases with sessions, leases that have ended since the last report, and the IDs of
@@ -81,7 +88,9 @@ class Leases {
     std::vector<uint32_t> gpus;
     bool ending = false;
     std::string reason;
-    asio::steady_timer end;  // expires after `grace`
+    bool moving = false;
+    std::string cannot_move;  // why a session has not moved
+    asio::steady_timer end;   // expires after `grace`
   };
   Result<std::vector<uint32_t>> find_gpus(const lease::Lease& lease) const;
   std::string new_name(const lease::Lease& lease) const;

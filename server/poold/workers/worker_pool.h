@@ -135,6 +135,10 @@ class WorkerPool {
   Dumps& dumps() { return dumps_; }
   // Asks a session's client to migrate it (migrations.h). ErrorCode::closed also if the session is locked.
   Result<void> request_migration(uint64_t session, const std::string& address, Migrations::Answered answered);
+  // Asks the clients of the tenant's sessions that have not been asked yet. `failed` is called for each
+  // session that stays, with the reason, now or later.
+  void request_migrations(const std::string& tenant, const std::string& address,
+                          const std::function<void(const std::string&)>& failed);
   const Migrations::Counts& migration_counts() const { return migrations_.counts(); }
   // Register a callback for the end of each session (with the reason, and whether the worker crashed) or for
   // its start. Callbacks are never removed.

@@ -73,6 +73,19 @@ Result<void> WorkerPool::request_migration(uint64_t session, const std::string& 
   return migrations_.request(session, address, std::move(answered));
 }
 
+void WorkerPool::request_migrations(const std::string& tenant, const std::string& address,
+                                    const std::function<void(const std::string&)>& failed) {
+  workers_.for_each_serving([&](const Worker& worker) {
+    if (worker.client.tenant != tenant || !worker.migrated.empty() || migrations_.is_open(worker.session))
+      return;
+    const auto answered = [failed](const Result<Migrations::Outcome>& outcome) {
+      if (outcome && !outcome->migrated) failed(outcome->reason);
+    };
+    if (auto asked = request_migration(worker.session, address, answered); !asked)
+      failed(asked.error().message);
+  });
+}
+
 void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {
   end_sessions(
       [&](const Client& client) { return client.tenant == tenant ? std::optional(reason) : std::nullopt; },

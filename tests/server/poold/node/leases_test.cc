@@ -71,6 +71,8 @@ struct Node {
   std::vector<control::Device> devices;
   std::map<std::string, size_t> sessions;
   std::map<std::string, std::string> ended;  // reason by tenant
+  std::map<std::string, std::string> moved;  // address by tenant
+  std::function<void(const std::string&)> cannot_move;
   std::vector<std::string> removed;
   std::string last_lease;
   milliseconds now = time_now();
@@ -84,6 +86,12 @@ struct Node {
                  .sessions = [this](const std::string& tenant) { return sessions[tenant]; },
                  .end_sessions = [this](const std::string& tenant,
                                         const std::string& reason) { ended[tenant] = reason; },
+                 .move_sessions =
+                     [this](const std::string& tenant, const std::string& address,
+                            std::function<void(const std::string&)> failed) {
+                       moved[tenant] = address;
+                       cannot_move = std::move(failed);
+                     },
                  .now = [this] { return now; }}};
 };
 
@@ -241,6 +249,47 @@ TEST_CASE("sessions have the grace period of the order and a shorter later one a
   }));
   CHECK(node.ended.at(name) == "the lease has ended: now");
   node.leases.stop();
+}
+
+TEST_CASE("a lease moves when its last session has moved, and only by an order of that time", "[leases]") {
+  Node node;
+  const lease::Lease lease = node.maker.lease({gpu(0)}, 500);
+  const std::string name = node.admit(lease);
+  node.admit(lease);
+  node.leases.move(lease.id(), "tcp://gpu-2:9700");
+  CHECK(node.moved[name] == "tcp://gpu-2:9700");
+  CHECK(node.ended.empty());
+  node.cannot_move("it has arrays");
+  CHECK(node.report().at(lease.id()).cannot_move() == "it has arrays");
+  CHECK(node.report().at(lease.id()).cannot_move().empty());  // said once
+  node.admit(lease);                                          // new sessions are admitted until then
+  node.session_ends(name);
+  node.session_ends(name);
+  CHECK(node.told == 0);
+  node.session_ends(name);
+  CHECK(node.told == 1);  // asks for the next order
+  node.admit(lease);      // the move may have been given up meanwhile
+  node.session_ends(name);
+  node.leases.move(lease.id(), "tcp://gpu-2:9700");
+  node.run();
+  const auto report = node.report();
+  CHECK(report.at(lease.id()).sessions() == 0);
+  CHECK_THAT(node.admit(lease), ContainsSubstring("ended"));
+  CHECK(node.ended.empty());
+}
+
+TEST_CASE("a lease that has no session here moves at once, and an ending one does not move", "[leases]") {
+  Node node;
+  const lease::Lease unused = node.maker.lease({gpu(0)}, 500);
+  node.leases.move(unused.id(), "tcp://gpu-2:9700");
+  node.run();
+  CHECK(node.report().at(unused.id()).sessions() == 0);
+  CHECK_THAT(node.admit(unused), ContainsSubstring("ended"));
+  Node other;
+  const std::string name = other.admit(unused);
+  other.leases.end(unused.id(), "released", milliseconds(60'000));
+  other.leases.move(unused.id(), "tcp://gpu-2:9700");
+  CHECK(other.moved.empty());
 }
 
 TEST_CASE("a lease that was never used can be ended", "[leases]") {
