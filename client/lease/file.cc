@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace gpupool::client {
 namespace {
 
 constexpr const char* kFirstLine = "gpupool lease 1";
+constexpr std::string_view kNext = "> ";
 constexpr size_t kMostBytes = 1u << 20;
 
 Error failed(const std::string& path, const std::string& why) {
@@ -113,16 +115,20 @@ Result<std::vector<LeasedServer>> parse_lease(const std::string& path, const std
   bool first = true;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line = text.substr(at, end - at);
+    std::string line = text.substr(at, end - at);
     at = end + 1;
     if (std::exchange(first, false)) {
       if (line != kFirstLine) return failed(path, "is not a lease file of this version");
       continue;
     }
+    const bool is_next = line.starts_with(kNext);
+    if (is_next) line.erase(0, kNext.size());
     const size_t blank = line.find(' ');
     auto endpoint = transport::Endpoint::parse(line.substr(0, blank));
     if (!endpoint || blank == std::string::npos) return failed(path, "has an invalid line");
-    servers.push_back({std::move(*endpoint), line.substr(blank + 1)});
+    if (is_next && (servers.empty() || !servers.back().next.empty()))
+      return failed(path, "has an invalid line");
+    (is_next ? servers.back().next : servers).push_back({std::move(*endpoint), line.substr(blank + 1)});
   }
   if (first) return failed(path, "is empty");
   if (servers.empty()) return failed(path, "lists no servers: the lease has ended");
@@ -154,12 +160,18 @@ Result<std::string> make_lease_folder() {
 
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
   std::string text = std::string(kFirstLine) + "\n";
+  const LeasedServer* wrong = nullptr;
+  const auto add = [&](std::string_view before, const LeasedServer& server) {
+    if (!is_token(server.token)) wrong = &server;
+    text += std::string(before) + server.endpoint.text() + " " + server.token + "\n";
+  };
   for (const LeasedServer& server : servers) {
-    if (!is_token(server.token))
-      return failed(path, "cannot be written: the token for " + server.endpoint.text() +
-                              " contains spaces or control characters");
-    text += server.endpoint.text() + " " + server.token + "\n";
+    add("", server);
+    for (const LeasedServer& next : server.next) add(kNext, next);
   }
+  if (wrong)
+    return failed(path, "cannot be written: the token for " + wrong->endpoint.text() +
+                            " contains spaces or control characters");
   const auto location = open_folder(path);
   if (!location) return location.error();
   const int folder = location->folder.number();

@@ -3,9 +3,10 @@
 // connects. Any thread.
 //
 // Format: the line "gpupool lease 1", then one line per server in the order of the devices: address, space,
-// token. The file is alone in a folder of mode 0700. A file or folder that another user owns or can write is
-// refused (ErrorCode::unavailable), as is a symbolic link: other users must neither read tokens nor name the
-// servers that receive them.
+// token. A line that begins with "> " has the server to which the lease moves from the server above. The file
+// is alone in a folder of mode 0700. A file or folder that another user owns or can write is refused
+// (ErrorCode::unavailable), as is a symbolic link: other users must neither read tokens nor name the servers
+// that receive them.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace gpupool::client {
 struct LeasedServer {
   transport::Endpoint endpoint;
   std::string token;
+  std::vector<LeasedServer> next = {};  // one: where the lease is moving to
 };
 
 Result<std::vector<LeasedServer>> read_lease_file(const std::string& path);

@@ -42,10 +42,12 @@ void make_texts_printable(pool::AcquireEvent& event) {
   if (event.has_queued()) event.mutable_queued()->set_why(printable_message(event.queued().why()));
   if (event.has_ended()) event.mutable_ended()->set_reason(printable_message(event.ended().reason()));
   if (!event.has_granted()) return;
-  for (pool::Server& server : *event.mutable_granted()->mutable_servers()) {
+  const auto make_printable = [](pool::Server& server) {
     server.set_node(printable(cut_name(server.node())));
     server.set_address(printable(server.address()));
-  }
+  };
+  for (pool::Server& server : *event.mutable_granted()->mutable_servers()) make_printable(server);
+  for (pool::Move& move : *event.mutable_granted()->mutable_moves()) make_printable(*move.mutable_to());
 }
 
 milliseconds with_jitter(milliseconds time) {

@@ -63,11 +63,13 @@ Result<std::vector<LeasedServer>> find_servers(std::string text) {
 }
 
 // Opens a session. The scheduler only grants live hosts, so a leased server is retried until connect_timeout.
-Result<std::unique_ptr<Session>> open_session(const Settings& settings, const transport::Endpoint& endpoint,
-                                              bool leased) {
+Result<std::unique_ptr<Session>> open_session(Settings& settings, const LeasedServer& server) {
+  const bool leased = !server.token.empty();
+  settings.server = server.endpoint.text();
+  if (leased) settings.token = server.token;
   const auto end = std::chrono::steady_clock::now() + settings.connect_timeout;
   for (auto pause = std::chrono::milliseconds(50);; pause *= 2) {
-    auto session = Session::open(settings, endpoint);
+    auto session = Session::open(settings, server.endpoint);
     const bool passes =
         !session &&
         (session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::lost ||
@@ -90,10 +92,11 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
     return false;
   }
   Settings settings = settings_from_environment();
-  for (const auto& [endpoint, token] : *servers) {
-    settings.server = endpoint.text();
-    if (!token.empty()) settings.token = token;
-    auto session = open_session(settings, endpoint, !token.empty());
+  for (const LeasedServer& server : *servers) {
+    auto session = open_session(settings, server);
+    // The lease is moving, and the server that it leaves takes no new sessions any more.
+    if (!session && session.error().code == ErrorCode::refused && !server.next.empty())
+      session = open_session(settings, server.next.front());
     if (!session) {
       log_error("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
       return false;

@@ -1,7 +1,9 @@
 // The part of Session that moves it to another server (docs/adr/0037-migration.md).
+#include <algorithm>
 #include <thread>
 
 #include "client/process/log.h"
+#include "client/process/process.h"
 #include "client/session/migrator.h"
 #include "client/session/session.h"
 #include "common/text/printable.h"
@@ -12,6 +14,33 @@ namespace {
 
 // How long a server may wait for the end of work while the program's commands are held back.
 constexpr std::chrono::milliseconds kFirstPatience{100}, kLongestPatience{5000};
+
+// A lease that moves gets a token for the other server, which pool-lease writes into the lease file. The
+// order to move may arrive earlier.
+constexpr std::chrono::milliseconds kTokenTime{2000}, kTokenPause{20};
+
+// The settings for a session with this server, with the token that the lease file has for it.
+Result<Settings> settings_for(const std::string& address, Settings settings) {
+  settings.server = address;
+  const auto named = servers_now();
+  // Without a lease the servers share the tenant's token.
+  if (named && std::ranges::all_of(*named, [](const auto& server) { return server.token.empty(); }))
+    return settings;
+  for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;;) {
+    const auto servers = servers_now();
+    if (!servers) return servers.error();
+    for (const LeasedServer& server : *servers) {
+      for (const LeasedServer* const one : {&server, server.next.empty() ? nullptr : &server.next.front()}) {
+        if (!one || one->endpoint.text() != address) continue;
+        settings.token = one->token;
+        return settings;
+      }
+    }
+    if (std::chrono::steady_clock::now() > stop)
+      return Error{ErrorCode::refused, "the lease has no GPUs at " + address};
+    std::this_thread::sleep_for(kTokenPause);
+  }
+}
 
 Error refusal(const Waiter& waiter) {
   wire::Reader reader(waiter.body);
@@ -50,7 +79,9 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
     return Error{ErrorCode::refused, "only a session that can be resumed, and not over rdma, can migrate"};
   // Servers of encrypted sessions cannot connect to each other, and the token must not travel in the clear.
   if (server().starts_with("tls://")) return Error{ErrorCode::refused, "encrypted sessions cannot migrate"};
-  auto opened = Migrator::open(address, settings_);
+  const auto settings = settings_for(address, settings_);
+  if (!settings) return settings.error();
+  auto opened = Migrator::open(address, *settings);
   if (!opened) return Error{opened.error().code, address + ": " + opened.error().message};
   Migrator& target = **opened;
   if (auto same = target.compare(offered_, driver_version_); !same)

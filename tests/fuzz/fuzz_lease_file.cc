@@ -16,7 +16,8 @@ namespace {
 bool same(const std::vector<LeasedServer>& a, const std::vector<LeasedServer>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const LeasedServer& one, const LeasedServer& other) {
-                      return one.token == other.token && one.endpoint.text() == other.endpoint.text();
+                      return one.token == other.token && one.endpoint.text() == other.endpoint.text() &&
+                             same(one.next, other.next);
                     });
 }
 
@@ -48,7 +49,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       continue;
     }
     std::string again = "gpupool lease 1\n";
-    for (const LeasedServer& server : *servers) again += server.endpoint.text() + " " + server.token + "\n";
+    for (const LeasedServer& server : *servers) {
+      again += server.endpoint.text() + " " + server.token + "\n";
+      for (const LeasedServer& next : server.next)
+        again += "> " + next.endpoint.text() + " " + next.token + "\n";
+    }
     const auto read = parse_lease("FILE", again);
     if (!read || !same(*read, *servers)) std::abort();
     if (size % 8 == 0) write_and_read(*servers);

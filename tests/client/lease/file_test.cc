@@ -144,8 +144,32 @@ TEST_CASE("refuses a lease file or folder that another user owns") {
   CHECK_THAT(leased.why_not_written(), ContainsSubstring("its folder is owned by another user"));
 }
 
+TEST_CASE("a lease file says where the lease is moving to") {
+  const Leased leased;
+  auto moving = servers("here");
+  moving.push_back(servers("beside").front());
+  moving.front().next = {{transport::Endpoint{"tcp", "192.0.2.2", 8}, "there"}};
+  REQUIRE(write_lease_file(leased.file, moving));
+  const auto read = read_lease_file(leased.file);
+  REQUIRE(read);
+  REQUIRE(read->size() == 2);
+  REQUIRE(read->front().next.size() == 1);
+  CHECK(read->front().token == "here");
+  CHECK(read->front().next.front().token == "there");
+  CHECK(read->front().next.front().endpoint.text() == "tcp://192.0.2.2:8");
+  CHECK(read->back().next.empty());
+  for (const char* const wrong : {"> tcp://192.0.2.2:8 there\n", "tcp://192.0.2.1:7 a\n> tcp://192.0.2.2:8\n",
+                                  "tcp://192.0.2.1:7 a\n> tcp://192.0.2.2:8 b\n> tcp://192.0.2.3:8 c\n"}) {
+    INFO(wrong);
+    CHECK_FALSE(parse_lease("FILE", std::string("gpupool lease 1\n") + wrong));
+  }
+}
+
 TEST_CASE("refuses tokens that would add servers to the lease file") {
   const Leased leased;
+  auto moving = servers("here");
+  moving.front().next = servers("x\ntcp://198.51.100.1:9 y");
+  CHECK_FALSE(write_lease_file(leased.file, moving));
   for (const char* const token : {"x\ntcp://198.51.100.1:9 y", "two words", "\x1b[2J"}) {
     CHECK_THAT(write_lease_file(leased.file, servers(token)).error().message,
                ContainsSubstring("spaces or control characters"));
