@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/transport/gather.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -81,7 +83,7 @@ bool CommandQueue::send(std::span<const iovec> payload) {
   if (!sending_.empty()) parts.push_back({sending_.data(), sending_.size()});
   parts.insert(parts.end(), payload.begin(), payload.end());
   std::span<iovec> rest(parts);
-  while (!rest.empty()) {
+  for (transport::drop_sent(rest, 0); !rest.empty();) {
     const auto sent = connection_.send_some(rest);
     if (!sent) {
       failed_ = true;
@@ -92,14 +94,7 @@ bool CommandQueue::send(std::span<const iovec> payload) {
       if (!wait_for_room()) return false;
       continue;
     }
-    for (size_t count = *sent; count;) {
-      const size_t step = std::min(count, rest.front().iov_len);
-      rest.front().iov_base = static_cast<char*>(rest.front().iov_base) + step;
-      rest.front().iov_len -= step;
-      count -= step;
-      if (rest.front().iov_len == 0) rest = rest.subspan(1);
-    }
-    while (!rest.empty() && rest.front().iov_len == 0) rest = rest.subspan(1);
+    transport::drop_sent(rest, *sent);
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "protocol/transport/deadline.h"
+#include "protocol/transport/gather.h"
 
 namespace gpupool::transport {
 namespace {
@@ -107,12 +108,10 @@ Result<int> Connection::receive_descriptor(Deadline) {
 
 Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline,
                       Clock::duration* blocked) {
-  std::vector<iovec> rest(buffers.begin(), buffers.end());
-  size_t first = 0;
-  while (true) {
-    while (first < rest.size() && rest[first].iov_len == 0) ++first;
-    if (first == rest.size()) return {};
-    const auto sent = connection.send_some(std::span(rest).subspan(first));
+  std::vector<iovec> all(buffers.begin(), buffers.end());
+  std::span<iovec> rest(all);
+  for (drop_sent(rest, 0); !rest.empty();) {
+    const auto sent = connection.send_some(rest);
     if (!sent) return sent.error();
     if (*sent == 0) {
       const auto since = blocked ? Clock::now() : Clock::time_point{};
@@ -124,15 +123,9 @@ Result<void> send_all(Connection& connection, std::span<const iovec> buffers, De
       }
       continue;
     }
-    for (size_t left = *sent; left != 0;) {
-      iovec& buffer = rest[first];
-      const size_t step = std::min(left, buffer.iov_len);
-      buffer.iov_base = static_cast<std::byte*>(buffer.iov_base) + step;
-      buffer.iov_len -= step;
-      left -= step;
-      if (buffer.iov_len == 0) ++first;
-    }
+    drop_sent(rest, *sent);
   }
+  return {};
 }
 
 Result<void> receive_exact(Connection& connection, std::span<std::byte> buffer, Deadline deadline) {

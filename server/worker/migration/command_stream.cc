@@ -5,6 +5,7 @@
 
 #include "common/text/printable.h"
 #include "protocol/calls/errors.h"
+#include "protocol/transport/gather.h"
 
 namespace gpupool::worker {
 namespace {
@@ -30,9 +31,7 @@ Result<void> CommandSender::send(wire::CommandHeader header, std::span<const std
   header.length = static_cast<uint32_t>(body.size() + more.size());
   iovec parts[] = {part_of(prefix), part_of(header), part_of(body), part_of(more), part_of(expected)};
   std::span<iovec> rest(parts);
-  while (true) {
-    while (!rest.empty() && rest.front().iov_len == 0) rest = rest.subspan(1);
-    if (rest.empty()) return {};
+  for (transport::drop_sent(rest, 0); !rest.empty();) {
     const auto sent = connection_.send_some(rest);
     if (!sent) return sent.error();
     sent_ += *sent;
@@ -40,14 +39,9 @@ Result<void> CommandSender::send(wire::CommandHeader header, std::span<const std
       if (auto room = wait_for_room(); !room) return room;
       continue;
     }
-    for (size_t bytes = *sent; bytes != 0;) {
-      const size_t step = std::min(bytes, rest.front().iov_len);
-      rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + step;
-      rest.front().iov_len -= step;
-      bytes -= step;
-      if (rest.front().iov_len == 0) rest = rest.subspan(1);
-    }
+    transport::drop_sent(rest, *sent);
   }
+  return {};
 }
 
 Result<void> CommandSender::wait_for_room() {

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "protocol/driver/cuda_header.h"
+#include "protocol/transport/gather.h"
 #include "protocol/wire/images.h"
 #include "server/worker/session/thread_activity.h"
 
@@ -28,25 +29,19 @@ bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> 
                               {const_cast<std::byte*>(body.data()), body.size()},
                               {const_cast<std::byte*>(more.data()), more.size()}}};
   std::span<iovec> rest(parts);
-  while (true) {
-    while (!rest.empty() && rest.front().iov_len == 0) rest = rest.subspan(1);
-    if (rest.empty()) return true;
+  for (transport::drop_sent(rest, 0); !rest.empty();) {
     const auto sent = connection_.send_some(rest);
     if (!sent) return false;
-    size_t bytes = *sent;
-    counters_.bytes_to_client.fetch_add(bytes, std::memory_order_relaxed);
-    if (bytes == 0) {
+    counters_.bytes_to_client.fetch_add(*sent, std::memory_order_relaxed);
+    if (*sent == 0) {
       if (over() && !deadline) return false;
       if (deadline && transport::Clock::now() >= *deadline) return false;
       if (!connection_.wait(false, true, deadline)) return false;
       continue;
     }
-    for (; bytes != 0 && bytes >= rest.front().iov_len; rest = rest.subspan(1)) bytes -= rest.front().iov_len;
-    if (bytes != 0) {
-      rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + bytes;
-      rest.front().iov_len -= bytes;
-    }
+    transport::drop_sent(rest, *sent);
   }
+  return true;
 }
 
 bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std::span<const std::byte> body,
