@@ -59,7 +59,8 @@ std::string mode_text(Quota::Mode mode) {
 std::string state_text(const Session& session) {
   if (session.state() == Session::LOCKED) return "locked";
   if (session.state() == Session::CHECKPOINTED) return "checkpointed";
-  return session.waiting_ms() != 0 ? "waiting for client" : "running";
+  if (session.waiting_ms() != 0) return "waiting for client";
+  return session.moving_to().empty() ? "running" : "moving, " + bytes_text(session.moved_bytes()) + " sent";
 }
 
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width) {

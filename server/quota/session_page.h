@@ -30,6 +30,7 @@ struct SessionPage {
   std::atomic<uint32_t> streams;     // current
   std::atomic<uint32_t> modules;     // current
   std::atomic<uint64_t> over_quota;  // requests refused because of a quota
+  std::atomic<uint64_t> migrated_bytes;  // sent to the server to which the session migrates; current
   // Only with oversubscription; nanoseconds of the steady clock.
   std::atomic<int64_t> idle_since;   // 0: a command is running
   std::atomic<int64_t> stays_until;  // its memory has just come back; poold accepts at most 1 minute

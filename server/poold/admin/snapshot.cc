@@ -73,6 +73,10 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_resumed(view.breaks.resumed);
   session.set_waited_ms(static_cast<uint64_t>(view.breaks.waited.count()));
   session.set_resent_bytes(view.breaks.resent_bytes);
+  if (view.moving.address.empty()) return;
+  session.set_moving_to(view.moving.address);
+  session.set_moving_ms(static_cast<uint64_t>(view.moving.time.count()));
+  session.set_moved_bytes(value(page.migrated_bytes));
 }
 
 void fill(const Usage& usage, admin::Tenant& tenant) {

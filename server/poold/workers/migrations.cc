@@ -51,6 +51,11 @@ Result<void> Migrations::request(uint64_t session, const std::string& address, A
   return {};
 }
 
+Migrations::Open Migrations::open(uint64_t session) const {
+  const auto open = open_.find(session);
+  return open == open_.end() ? Open() : Open{open->second.address, time_since(open->second.since)};
+}
+
 bool Migrations::is_valid(const Worker& worker, const ControlMessage& message) const {
   const auto report = message.body<packet::MigrationEnded>();
   if (report.migrated > 1 || message.payload.size() > kMostMigrationText ||

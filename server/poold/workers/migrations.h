@@ -36,8 +36,12 @@ class Migrations {
   // refused: it has an open request; invalid: the address is empty, too long or not printable; closed: the
   // session is ending, or its worker does not read.
   Result<void> request(uint64_t session, const std::string& address, Answered answered);
-  // True if the session was asked, and has not answered.
-  bool is_open(uint64_t session) const { return open_.contains(session); }
+  // The request that the session has not answered; an empty address: none.
+  struct Open {
+    std::string address;
+    std::chrono::milliseconds time{0};
+  };
+  Open open(uint64_t session) const;
   // Takes a worker's report. Returns false if the worker was ended because the report is invalid.
   bool ended(Worker& worker, const ControlMessage& message);
   void session_ended(const Worker& worker, const std::string& how);

@@ -9,6 +9,7 @@
 #include "protocol/wire/checkpoint.h"
 #include "server/poold/workers/breaks.h"
 #include "server/poold/workers/client.h"
+#include "server/poold/workers/migrations.h"
 #include "server/quota/session_page.h"
 
 namespace gpupool::server {
@@ -25,6 +26,7 @@ struct SessionView {
   wire::ProcessState state;
   const std::string& locked_by;  // program that locked it or is locking it, as its client reported
   const Breaks& breaks;
+  Migrations::Open moving;
   const char* state_change;  // name of the pending state change ("lock", ...); empty: none
 };
 

@@ -35,6 +35,7 @@ SessionView WorkerPool::view_of(const Worker& worker) const {
           .state = state.state,
           .locked_by = state.by,
           .breaks = worker.breaks,
+          .moving = migrations_.open(worker.session),
           .state_change = state.pending()};
 }
 
@@ -76,7 +77,8 @@ Result<void> WorkerPool::request_migration(uint64_t session, const std::string& 
 void WorkerPool::request_migrations(const std::string& tenant, const std::string& address,
                                     const std::function<void(const std::string&)>& failed) {
   workers_.for_each_serving([&](const Worker& worker) {
-    if (worker.client.tenant != tenant || !worker.migrated.empty() || migrations_.is_open(worker.session))
+    if (worker.client.tenant != tenant || !worker.migrated.empty() ||
+        !migrations_.open(worker.session).address.empty())
       return;
     const auto answered = [failed](const Result<Migrations::Outcome>& outcome) {
       if (outcome && !outcome->migrated) failed(outcome->reason);

@@ -95,23 +95,25 @@ Result<size_t> MeteredConnection::receive_some(std::span<std::byte> buffer) {
 Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, bool for_send,
                                                              transport::Deadline deadline) {
   using enum Bandwidth::Direction;
-  const nanoseconds receive_debt = for_receive ? bandwidth_->debt(to_device) : nanoseconds(0);
-  const nanoseconds send_debt = for_send ? bandwidth_->debt(to_host) : nanoseconds(0);
-  if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0))
-    return inner_->wait(for_receive, for_send, deadline);
-  const Waiting waiting(kTheBandwidth);
-  // Does not poll a direction that is in debt before the debt is paid off.
-  const bool receive = for_receive && receive_debt <= nanoseconds(0),
-             send = for_send && send_debt <= nanoseconds(0);
-  const nanoseconds sooner = receive                   ? send_debt
-                             : send                    ? receive_debt
-                             : for_receive && for_send ? std::min(receive_debt, send_debt)
-                                                       : receive_debt + send_debt;
-  const auto paid = Clock::now() + std::chrono::ceil<Clock::duration>(sooner);
-  const bool in_time = !deadline || paid < *deadline;
-  const auto ready = inner_->wait(receive, send, in_time ? transport::Deadline(paid) : deadline);
-  if (!ready || *ready != Ready::none || !in_time || Clock::now() < paid) return ready;
-  return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;
+  while (true) {
+    const nanoseconds receive_debt = for_receive ? bandwidth_->debt(to_device) : nanoseconds(0);
+    const nanoseconds send_debt = for_send ? bandwidth_->debt(to_host) : nanoseconds(0);
+    if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0))
+      return inner_->wait(for_receive, for_send, deadline);
+    const Waiting waiting(kTheBandwidth);
+    // Does not poll a direction that is in debt before the debt is paid off.
+    const bool receive = for_receive && receive_debt <= nanoseconds(0),
+               send = for_send && send_debt <= nanoseconds(0);
+    const nanoseconds sooner = receive                   ? send_debt
+                               : send                    ? receive_debt
+                               : for_receive && for_send ? std::min(receive_debt, send_debt)
+                                                         : receive_debt + send_debt;
+    const auto paid = Clock::now() + std::chrono::ceil<Clock::duration>(sooner);
+    const bool in_time = !deadline || paid < *deadline;
+    const auto ready = inner_->wait(receive, send, in_time ? transport::Deadline(paid) : deadline);
+    // Before that time: interrupted.
+    if (!ready || *ready != Ready::none || !in_time || Clock::now() < paid) return ready;
+  }
 }
 
 }  // namespace gpupool::worker

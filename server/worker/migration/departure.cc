@@ -42,7 +42,7 @@ Departure::Departure(Session& session) : session_(session), rounds_(session.api)
 
 void Departure::begin(const wire::PeerTarget& target, Settled settled) {
   end();
-  target_ = std::make_unique<TargetStream>();
+  target_ = std::make_unique<TargetStream>(session_.counters.migrated_bytes);
   add_addresses();
   // Contexts first: mapping memory needs them, and other commands may need mapped memory.
   add_history(true);

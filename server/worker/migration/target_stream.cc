@@ -72,6 +72,7 @@ Result<void> TargetStream::send(wire::CommandHeader header, std::span<const std:
   // Frees are reported to the client by their numbers, which are of no use here.
   header.sequence = header.id == static_cast<uint16_t>(Id::free_memory) ? 0 : ++number_;
   auto sent = sender_->send(header, body, more, expected, checks);
+  sent_bytes_.store(sender_->sent(), std::memory_order_relaxed);
   if (!sent) return explain(sent.error());
   return sent;
 }

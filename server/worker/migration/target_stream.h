@@ -3,6 +3,7 @@
 //
 // add() and close(): any thread. The rest: one thread at a time.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -27,7 +28,9 @@ struct OutgoingCommand {
 
 class TargetStream {
  public:
-  TargetStream() = default;
+  // `sent_bytes`: where to count, for monitoring.
+  explicit TargetStream(std::atomic<uint64_t>& sent_bytes) : sent_bytes_(sent_bytes) {}
+  ~TargetStream() { sent_bytes_.store(0, std::memory_order_relaxed); }
   TargetStream(const TargetStream&) = delete;
   TargetStream& operator=(const TargetStream&) = delete;
 
@@ -60,6 +63,7 @@ class TargetStream {
   // Once sending has failed: the target's reason, if it has given one.
   Error explain(const Error& error);
 
+  std::atomic<uint64_t>& sent_bytes_;
   std::unique_ptr<CommandSender> sender_;
   uint64_t number_ = 0;
   uint32_t uploads_ = 0;

@@ -93,7 +93,8 @@ struct Rounds {
   std::vector<std::byte> got;
   std::atomic<bool> stop{false};
   DeviceApi api;
-  TargetStream stream;
+  std::atomic<uint64_t> sent_bytes{0};
+  TargetStream stream{sent_bytes};
   MemoryRounds rounds{api};
 };
 
