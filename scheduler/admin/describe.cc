@@ -60,7 +60,11 @@ std::string state_text(const Session& session) {
   if (session.state() == Session::LOCKED) return "locked";
   if (session.state() == Session::CHECKPOINTED) return "checkpointed";
   if (session.waiting_ms() != 0) return "waiting for client";
-  return session.moving_to().empty() ? "running" : "moving, " + bytes_text(session.moved_bytes()) + " sent";
+  return session.moving_to().empty() ? "running" : "moving";
+}
+
+std::string moved_text(const Session& session) {
+  return session.moving_to().empty() ? "" : ", " + bytes_text(session.moved_bytes()) + " sent";
 }
 
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width) {
@@ -107,7 +111,7 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
     const auto& gpus = session.gpus();
     table.add({std::to_string(session.number()) + (session.ending() ? "!" : ""), session.tenant(),
                session.program(), session.host(), std::to_string(session.pid()), session.address(),
-               session.transport(), age_text(session.started_ms()), state_text(session),
+               session.transport(), age_text(session.started_ms()), state_text(session) + moved_text(session),
                std::to_string(session.resumed()),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_used_bytes(); })),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_peak_bytes(); })),

@@ -26,10 +26,10 @@ struct SessionPage {
   std::atomic<uint64_t> bytes_from_client;
   std::atomic<uint64_t> bytes_to_client;
   std::atomic<uint64_t> calls;
-  std::atomic<uint64_t> errors;      // calls that ended in a CUDA error
-  std::atomic<uint32_t> streams;     // current
-  std::atomic<uint32_t> modules;     // current
-  std::atomic<uint64_t> over_quota;  // requests refused because of a quota
+  std::atomic<uint64_t> errors;          // calls that ended in a CUDA error
+  std::atomic<uint32_t> streams;         // current
+  std::atomic<uint32_t> modules;         // current
+  std::atomic<uint64_t> over_quota;      // requests refused because of a quota
   std::atomic<uint64_t> migrated_bytes;  // sent to the server to which the session migrates; current
   // Only with oversubscription; nanoseconds of the steady clock.
   std::atomic<int64_t> idle_since;   // 0: a command is running

@@ -155,6 +155,27 @@ TEST_CASE("memory that does not change travels once, while the program runs") {
   }
 }
 
+TEST_CASE("pool-admin shows a session that is moving, and what it has sent") {
+  ChangingMove move(64 / kShare);
+  REQUIRE(pool_admin(move.pools[0], {"quota", "set", "default", "bandwidth-to-host=40MB/s"}).status == 0);
+  Process admin({program_path("pool-admin"), "--poold", "unix:" + move.pools[0].poold().admin_socket(),
+                 "migrate", "1", "--to", move.address(1)},
+                {});
+  Json seen;
+  CHECK(eventually([&] {
+    seen = sessions_of(move.pools[0]);
+    return !seen.empty() && seen[0]["state"] == "moving" && seen[0]["moved_bytes"] > 0;
+  }));
+  INFO(seen.dump());
+  CHECK(seen[0]["moving_to"] == move.address(1));
+  CHECK(admin.wait(kLongPatience) == 0);
+  const Json after = sessions_of(move.pools[1]);
+  REQUIRE(after.size() == 1);
+  CHECK(after[0]["state"] == "running");
+  CHECK(after[0]["moved_bytes"] == 0);
+  move.expect_nothing_lost();
+}
+
 TEST_CASE("the session of a program that calls nothing moves") {
   Move move({"all_kinds", "2", "6000"});
   move.move();
