@@ -298,7 +298,7 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
   for (const pool::MoveLease& move : orders.move()) {
     if (++count > kMostMovesAtOnce) break;
     if (move.lease().size() == lease::kIdBytes)
-      leases_.move(move.lease(), bounded(move.address()));
+      leases_.move(move.lease(), bounded(move.address()), move.serial());
     else
       ++malformed;
   }

@@ -82,7 +82,9 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   }
   remove_finished();
   const auto known = entries_.find(lease->id());
-  if (ended_.contains(lease->id()) || (known != entries_.end() && known->second.ending)) {
+  const auto ended = ended_.find(lease->id());
+  if ((ended != ended_.end() && lease->serial() <= ended->second) ||
+      (known != entries_.end() && known->second.ending)) {
     return refused("the lease has ended" + (known == entries_.end() ? "" : ": " + known->second.reason));
   }
   auto gpus = find_gpus(*lease);
@@ -115,8 +117,11 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   return Admitted{entry.tenant, lease::hexadecimal(lease->id())};
 }
 
-void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace) {
-  if (ended_.insert(id).second) {
+void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace,
+                 uint64_t last_serial) {
+  const auto [before, is_new] = ended_.try_emplace(id, last_serial);
+  before->second = std::max(before->second, last_serial);
+  if (is_new) {
     ended_in_order_.emplace_back(id, host_.now() + kRemembered);
     forget_ended();
     log::info("lease_ends",
@@ -145,11 +150,12 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   post_cleanup();
 }
 
-void Leases::move(const std::string& id, const std::string& address) {
+void Leases::move(const std::string& id, const std::string& address, uint64_t serial) {
   const auto found = entries_.find(id);
   const bool known = found != entries_.end();
   if (!known || (!found->second.ending && host_.sessions(found->second.tenant) == 0))
-    return end(id, "it has moved to " + address, std::chrono::milliseconds(0));
+    return end(id, "it has moved to " + address, std::chrono::milliseconds(0),
+               serial == 0 ? kAnySerial : serial);
   Entry& entry = found->second;
   if (entry.ending) return;
   entry.moving = true;

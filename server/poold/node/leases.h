@@ -12,7 +12,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,10 +57,12 @@ class Leases {
   Result<Admitted> admit(std::string_view token);
   // Admits no new session of the lease, and ends its sessions after `grace`. A later report says when none is
   // left. `id` must have lease::kIdBytes.
-  void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace);
-  // Moves the lease's sessions to another server; once it has none here, end()s it. Call again until then:
-  // sessions that have not moved are asked again.
-  void move(const std::string& id, const std::string& address);
+  void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace) {
+    end(id, reason, grace, kAnySerial);
+  }
+  // Moves the lease's sessions to another server; once it has none here, ends it for tokens up to `serial`
+  // (0: for all). Call again until then: sessions that have not moved are asked again.
+  void move(const std::string& id, const std::string& address, uint64_t serial);
   // Called after a session's end: soon checks which leases are over.
   void post_cleanup();
   // Adds to the report: leases with sessions, leases that have ended since the last report, and the IDs of
@@ -92,6 +93,9 @@ class Leases {
     std::string cannot_move;  // why a session has not moved
     asio::steady_timer end;   // expires after `grace`
   };
+  static constexpr uint64_t kAnySerial = ~uint64_t{0};
+  void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace,
+           uint64_t last_serial);
   Result<std::vector<uint32_t>> find_gpus(const lease::Lease& lease) const;
   std::string new_name(const lease::Lease& lease) const;
   void remove_finished();
@@ -103,8 +107,8 @@ class Leases {
   const std::string boot_;
   std::vector<lease::PublicKey> keys_;
   const Host host_;
-  std::map<std::string, Entry> entries_;  // by id
-  std::set<std::string> ended_;           // IDs of ended leases
+  std::map<std::string, Entry> entries_;   // by id
+  std::map<std::string, uint64_t> ended_;  // by id of an ended lease: the last serial that is void
   // The same, oldest first: until when one of the lease's tokens may be valid.
   std::deque<std::pair<std::string, Time>> ended_in_order_;
   std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID

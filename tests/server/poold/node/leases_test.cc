@@ -256,7 +256,7 @@ TEST_CASE("a lease moves when its last session has moved, and only by an order o
   const lease::Lease lease = node.maker.lease({gpu(0)}, 500);
   const std::string name = node.admit(lease);
   node.admit(lease);
-  node.leases.move(lease.id(), "tcp://gpu-2:9700");
+  node.leases.move(lease.id(), "tcp://gpu-2:9700", 4);
   CHECK(node.moved[name] == "tcp://gpu-2:9700");
   CHECK(node.ended.empty());
   node.cannot_move("it has arrays");
@@ -270,7 +270,7 @@ TEST_CASE("a lease moves when its last session has moved, and only by an order o
   CHECK(node.told == 1);  // asks for the next order
   node.admit(lease);      // the move may have been given up meanwhile
   node.session_ends(name);
-  node.leases.move(lease.id(), "tcp://gpu-2:9700");
+  node.leases.move(lease.id(), "tcp://gpu-2:9700", 4);
   node.run();
   const auto report = node.report();
   CHECK(report.at(lease.id()).sessions() == 0);
@@ -281,15 +281,36 @@ TEST_CASE("a lease moves when its last session has moved, and only by an order o
 TEST_CASE("a lease that has no session here moves at once, and an ending one does not move", "[leases]") {
   Node node;
   const lease::Lease unused = node.maker.lease({gpu(0)}, 500);
-  node.leases.move(unused.id(), "tcp://gpu-2:9700");
+  node.leases.move(unused.id(), "tcp://gpu-2:9700", 0);
   node.run();
   CHECK(node.report().at(unused.id()).sessions() == 0);
   CHECK_THAT(node.admit(unused), ContainsSubstring("ended"));
   Node other;
   const std::string name = other.admit(unused);
   other.leases.end(unused.id(), "released", milliseconds(60'000));
-  other.leases.move(unused.id(), "tcp://gpu-2:9700");
+  other.leases.move(unused.id(), "tcp://gpu-2:9700", 0);
   CHECK(other.moved.empty());
+}
+
+TEST_CASE("a lease that has moved away comes back with later tokens alone", "[leases]") {
+  Node node;
+  lease::Lease lease = node.maker.lease({gpu(0)}, 500);
+  lease.set_serial(3);
+  const std::string name = node.admit(lease);
+  node.session_ends(name);
+  node.leases.move(lease.id(), "tcp://gpu-2:9700", 4);
+  node.run();
+  CHECK(node.report().at(lease.id()).sessions() == 0);
+  for (const uint64_t serial : {3u, 4u}) {
+    lease.set_serial(serial);
+    CHECK_THAT(node.admit(lease), ContainsSubstring("ended"));
+  }
+  lease.set_serial(5);
+  CHECK(node.admit(lease) == name);
+  CHECK(node.report().at(lease.id()).sessions() == 1);
+  node.leases.end(lease.id(), "released", milliseconds(0));
+  lease.set_serial(9);
+  CHECK_THAT(node.admit(lease), ContainsSubstring("ended"));
 }
 
 TEST_CASE("a lease that was never used can be ended", "[leases]") {
