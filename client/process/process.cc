@@ -94,7 +94,7 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
   Settings settings = settings_from_environment();
   for (const LeasedServer& server : *servers) {
     auto session = open_session(settings, server);
-    // The lease is moving, and the server that it leaves takes no new sessions any more.
+    // The lease has left the server, or is about to: pool-lease has yet to hear that the move is over.
     if (!session && session.error().code == ErrorCode::refused && !server.next.empty())
       session = open_session(settings, server.next.front());
     if (!session) {

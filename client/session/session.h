@@ -194,8 +194,9 @@ class Session {
   Result<void> migrate_to(Migrator& target, const wire::PeerTarget& peer,
                           const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
   Result<void> begin_migration(const wire::PeerTarget& peer);
+  Result<bool> try_to_begin(const wire::PeerTarget& peer);
   Result<bool> try_to_migrate(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links,
-                              uint64_t wish, std::chrono::milliseconds patience);
+                              uint64_t wish, std::chrono::milliseconds patience, std::string* why_not_ready);
   void switch_to(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
   Reconnector::Terms resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
                                   const transport::Options& options) const;

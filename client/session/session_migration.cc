@@ -100,18 +100,33 @@ Result<void> Session::migrate_to(Migrator& target, const wire::PeerTarget& peer,
                                  const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish) {
   if (auto asked = target.ask_to_adopt(); !asked) return asked;
   if (auto begun = begin_migration(peer); !begun) return begun;
+  std::string why_not_ready;
   for (auto patience = kFirstPatience;; patience *= 2) {
-    const auto migrated = try_to_migrate(target, links, wish, patience);
+    const auto migrated = try_to_migrate(target, links, wish, patience, &why_not_ready);
     if (!migrated) return migrated.error();
     if (*migrated) return {};
     if (patience > kLongestPatience)
-      return Error{ErrorCode::refused, "its work on the device does not end, or waits for the program"};
+      return Error{ErrorCode::refused, why_not_ready.empty()
+                                           ? "its work on the device does not end, or waits for the program"
+                                           : why_not_ready};
     std::this_thread::sleep_for(patience);
   }
 }
 
 // Has the server send what the session has, while the program goes on. Returns when little is left.
 Result<void> Session::begin_migration(const wire::PeerTarget& peer) {
+  for (auto pause = kFirstPatience;; pause *= 2) {
+    const auto begun = try_to_begin(peer);
+    if (!begun) return begun.error();
+    if (*begun) return {};
+    if (pause > kLongestPatience)
+      return Error{ErrorCode::refused, "its memory is being zeroed, or it cannot end an earlier migration"};
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+// Returns false if the server is not ready.
+Result<bool> Session::try_to_begin(const wire::PeerTarget& peer) {
   Waiter waiter{.id = static_cast<uint16_t>(wire::Command::begin_migration)};
   queue_.append(
       waiter.id, wire::kWantsReply, 0, [&](wire::Writer& writer) { writer.put(wire::BeginMigration{peer}); },
@@ -121,14 +136,15 @@ Result<void> Session::begin_migration(const wire::PeerTarget& peer) {
       });
   queue_.flush();
   if (!receiver_.wait(waiter)) return Error{ErrorCode::lost, "the connection was lost"};
-  if (waiter.result == CUDA_SUCCESS) return {};
-  return refusal(waiter);
+  if (waiter.result == CUDA_ERROR_NOT_READY) return false;
+  if (waiter.result != CUDA_SUCCESS) return refusal(waiter);
+  return true;
 }
 
 // Returns false if the server is not ready. The program's commands wait meanwhile.
 Result<bool> Session::try_to_migrate(Migrator& target,
                                      const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish,
-                                     std::chrono::milliseconds patience) {
+                                     std::chrono::milliseconds patience, std::string* why_not_ready) {
   // Neither copies between servers nor descriptors may be underway.
   const std::scoped_lock others(peer_copy_, share_mutex_);
   Waiter waiter{.id = static_cast<uint16_t>(wire::Command::migrate_session)};
@@ -142,6 +158,8 @@ Result<bool> Session::try_to_migrate(Migrator& target,
   if (!receiver_.wait(waiter)) {
     result = Error{ErrorCode::lost, "the connection was lost"};
   } else if (waiter.result == CUDA_ERROR_NOT_READY) {
+    wire::Reader reader(waiter.body);
+    *why_not_ready = reader.get_text();
     result = false;
   } else if (waiter.result != CUDA_SUCCESS) {
     result = refusal(waiter);

@@ -38,7 +38,7 @@ struct BeginMigration {
 // migrate_session: sends the rest, after begin_migration. The client sends no other command before the reply,
 // which is the last message if the migration was successful. Reply: empty, or an error and the reason (text);
 // then nothing has changed. CUDA_ERROR_NOT_READY: earlier commands wait for the client, or the device still
-// has work of the session after `patience_ms`; the client goes on and tries again.
+// has work of the session after `patience_ms`, or the reason (text); the client goes on and tries again.
 struct MigrateSession {
   uint32_t patience_ms;
   uint32_t reserved;

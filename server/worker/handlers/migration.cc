@@ -59,7 +59,8 @@ Outcome begin_migration(Session& session, Command& command) {
     return bad_body();
   session.migration_requests.client_tries();
   if (const auto why_not = obstacle(session)) return refuse(session, *why_not);
-  session.departure.begin(body->target, [&session, sequence = command.header.sequence](Result<void> settled) {
+  if (session.departure.must_wait()) return CUDA_ERROR_NOT_READY;
+  session.departure.begin(body->target, [&session, sequence = command.header.sequence](const auto& settled) {
     const std::string reason = settled ? "" : settled.error().message;
     wire::Buffer text;
     wire::Writer(text).put_text(reason);
@@ -77,6 +78,10 @@ Outcome migrate_session(Session& session, Command& command) {
     return bad_body();
   if (!session.departure.begun()) return CUDA_ERROR_ILLEGAL_STATE;
   if (const auto why_not = obstacle(session)) return refuse(session, *why_not);
+  if (const char* const what = passing_obstacle(session)) {
+    wire::Writer(session.replies.body).put_text(std::string("the session has ") + what);
+    return CUDA_ERROR_NOT_READY;
+  }
   if (!await_idle(session, std::chrono::milliseconds(body->patience_ms))) return CUDA_ERROR_NOT_READY;
   const auto sent = session.departure.finish(session.executor.last_sequence());
   session.departure.end();

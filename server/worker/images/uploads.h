@@ -25,6 +25,8 @@ class Uploads {
   // Removes and returns the image with an appended NUL byte (PTX is text), or nullopt if it is unknown or
   // incomplete.
   std::optional<std::vector<std::byte>> take(uint64_t upload);
+  // True if no part of an image waits for others, or for its load command.
+  bool empty() const { return uploads_.empty(); }
 
  private:
   struct Upload {

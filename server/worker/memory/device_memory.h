@@ -111,13 +111,15 @@ class DeviceMemory {
     released_ = std::move(released);
   }
   bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
-  // Sets a function to call before the client's memory is unmapped, or access to it is taken away: another
-  // thread may be reading it. Called by any thread.
-  void before_unmap(std::function<void(uint64_t address, uint64_t size)> unmapping) {
-    unmapping_ = std::move(unmapping);
-  }
+  // Another thread may be reading the client's memory (migration/memory_rounds.h). Called before memory is
+  // unmapped, or access to it is taken away, by any thread; frees wait while `is_being_read`.
+  struct Reader {
+    std::function<bool(uint64_t address, uint64_t size)> is_being_read;
+    std::function<void(uint64_t address, uint64_t size)> leave;  // returns when it is not
+  };
+  void set_reader(Reader reader) { reader_ = std::move(reader); }
   void unmapping(uint64_t address, uint64_t size) const {
-    if (unmapping_) unmapping_(address, size);
+    if (reader_.leave) reader_.leave(address, size);
   }
   // Calls cuMemCreate. On a full device, waits for pending frees and then for room (FullDeviceWaiter). The
   // caller has charged the memory.
@@ -230,6 +232,7 @@ class DeviceMemory {
   };
 
   bool passed(Group& group);
+  bool is_being_read(const Group& group) const;
   std::map<uint64_t, Mapping>::const_iterator mapping_of(uint64_t address) const;
   CUmemAllocationProp properties_of(int device) const;
   bool move_out(uint64_t address, Mapping& mapping);
@@ -271,7 +274,7 @@ class DeviceMemory {
   bool cpu_can_access_ = true;                      // until a device denies the CPU access
   std::set<int> cpu_accessible_devices_;            // devices whose memory the CPU was seen to read and write
   std::function<bool(CUmemGenericAllocationHandle)> released_;
-  std::function<void(uint64_t, uint64_t)> unmapping_;
+  Reader reader_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner's handle
   std::mutex mutex_;  // guards the rest; held during driver calls

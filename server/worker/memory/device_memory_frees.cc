@@ -102,7 +102,16 @@ bool DeviceMemory::passed(Group& group) {
     group.pool->give(group.events.back());
     group.events.pop_back();
   }
-  return true;
+  return !is_being_read(group);
+}
+
+bool DeviceMemory::is_being_read(const Group& group) const {
+  if (!reader_.is_being_read) return false;
+  return std::ranges::any_of(group.frees, [this](const Free& free) {
+    return std::ranges::any_of(free.pieces, [this](const Piece& piece) {
+      return reader_.is_being_read(piece.address, piece.mapping.size);
+    });
+  });
 }
 
 void DeviceMemory::finish(Group& group) {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "protocol/wire/commands.h"
 #include "server/worker/migration/command_stream.h"
+#include "server/worker/migration/departure.h"
+#include "server/worker/migration/history_rules.h"
 #include "server/worker/session/session.h"
 
 namespace gpupool::worker {
@@ -57,6 +60,7 @@ Result<uint64_t> Adoption::run() {
 
 Result<uint64_t> Adoption::execute_all(transport::Connection& source) {
   CommandReceiver in(source);
+  bool copying = false;
   while (true) {
     const auto received = [&] {
       const Waiting waiting("the server that sends the session");
@@ -75,8 +79,16 @@ Result<uint64_t> Adoption::execute_all(transport::Connection& source) {
         return Error{ErrorCode::lost, "the copies to the device did not end"};
       return end.sequence;
     }
+    const auto id = static_cast<wire::Command>(received->header.id);
     // An address may be mapped again at once, because the source has waited for the free before it.
-    if (received->header.id == static_cast<uint16_t>(wire::Command::map_memory)) session_.memory.settle();
+    if (id == wire::Command::map_memory) session_.memory.settle();
+    // Frees and changes of mappings wait for no work of the session; the source's was done.
+    if (id == wire::Command::copy_to_device)
+      copying = true;
+    else if (changes_history(received->header.id) || id == wire::Command::free_memory) {
+      if (std::exchange(copying, false) && !await_idle(session_, kCopyTime))
+        return Error{ErrorCode::lost, "the copies to the device did not end"};
+    }
     const auto result = session_.executor.execute_adopted(received->header, received->body);
     if (!result) return Error{ErrorCode::malformed, name + ": malformed"};
     if (*result != CUDA_SUCCESS) return Error{ErrorCode::refused, name + ": " + error_text(*result)};

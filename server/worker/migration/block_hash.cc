@@ -1,8 +1,9 @@
 #include "server/worker/migration/block_hash.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 #include "server/worker/migration/block_hash_kernel.h"
 #include "server/worker/session/contexts.h"
@@ -15,8 +16,11 @@ constexpr unsigned kThreads = 256;  // of the kernel's blocks
 }  // namespace
 
 HashKeys::HashKeys() : words_(kWords) {
-  std::random_device random;
-  for (uint32_t& word : words_) word = random();
+  const size_t bytes = words_.size() * sizeof(uint32_t);
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t got = ::getrandom(reinterpret_cast<char*>(words_.data()) + done, bytes - done, 0);
+    if (got > 0) done += static_cast<size_t>(got);
+  }
 }
 
 void hash_blocks(const std::byte* data, size_t count, const HashKeys& keys, BlockHash* hashes) {

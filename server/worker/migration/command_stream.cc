@@ -46,7 +46,8 @@ Result<void> CommandSender::send(wire::CommandHeader header, std::span<const std
 
 Result<void> CommandSender::wait_for_room() {
   using Ready = transport::Connection::Ready;
-  const auto ready = connection_.wait(true, true, transport::Clock::now() + silent_);
+  const auto patient = transport::Clock::now() + silent_;
+  const auto ready = connection_.wait(true, true, deadline_ ? std::min(*deadline_, patient) : patient);
   if (!ready) return ready.error();
   answered_ = *ready == Ready::receive || *ready == Ready::both;
   if (answered_) return Error{ErrorCode::refused, "the other server has answered before the end"};

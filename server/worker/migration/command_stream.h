@@ -19,6 +19,8 @@ class CommandSender {
   CommandSender(transport::Connection& connection, transport::Clock::duration silent)
       : connection_(connection), silent_(silent) {}
 
+  // When everything must have been sent, whatever progress there is.
+  void set_deadline(transport::Deadline deadline) { deadline_ = deadline; }
   // `expected`: the reply that the command must have, if `checks`.
   Result<void> send(wire::CommandHeader header, std::span<const std::byte> body,
                     std::span<const std::byte> more = {}, std::span<const std::byte> expected = {},
@@ -32,6 +34,7 @@ class CommandSender {
 
   transport::Connection& connection_;
   const transport::Clock::duration silent_;
+  transport::Deadline deadline_;
   uint64_t sent_ = 0;
   bool answered_ = false;
 };

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "common/log/log.h"
@@ -19,6 +20,8 @@ using Id = wire::Command;
 using transport::Clock;
 
 constexpr timespec kPollInterval{0, 500'000};  // the device does not signal that a stream is done
+// For the last part, while the program waits.
+constexpr std::chrono::seconds kLastPartTime{120};
 
 bool makes_context(uint16_t id) {
   return id == static_cast<uint16_t>(Id::avoid_addresses) ||
@@ -40,9 +43,14 @@ bool is_set_access(uint16_t id) {
 
 Departure::Departure(Session& session) : session_(session), rounds_(session.api) {}
 
+bool Departure::must_wait() {
+  return session_.contexts.clearing() || (last_ && !last_->over);
+}
+
 void Departure::begin(const wire::PeerTarget& target, Settled settled) {
-  end();
-  target_ = std::make_unique<TargetStream>(session_.counters.migrated_bytes);
+  stop();
+  attempt_ = std::make_shared<Attempt>(session_.counters.migrated_bytes);
+  beginning_ = true;
   add_addresses();
   // Contexts first: mapping memory needs them, and other commands may need mapped memory.
   add_history(true);
@@ -50,57 +58,84 @@ void Departure::begin(const wire::PeerTarget& target, Settled settled) {
   add_history(false);
   session_.virtual_memory.for_each_mapping(
       [this](uint64_t address, uint64_t size, int device) { add_to_rounds(address, size, device); });
+  beginning_ = false;
   session_.history.observe([this](const History::Entry& entry) { add_entry(entry); });
   if (!status_) return settled(status_);
-  thread_ = std::thread([this, target, settled = std::move(settled)] { run_rounds(target, settled); });
+  last_ = attempt_;
+  try {
+    thread_ = std::thread([this, target, attempt = attempt_, settled] {
+      run_rounds(*attempt, target);
+      if (!attempt->result) attempt->target.close();
+      settled(attempt->result);
+      attempt->over = true;
+    });
+  } catch (const std::system_error&) {
+    last_ = nullptr;
+    check(Error{ErrorCode::unavailable, "no thread can be started"});
+    settled(status_);
+  }
 }
 
-void Departure::run_rounds(const wire::PeerTarget& target, const Settled& settled) {
+void Departure::run_rounds(Attempt& attempt, const wire::PeerTarget& target) {
   if (session_.api.cuThreadExchangeStreamCaptureMode) {  // as in Executor::load()
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     session_.api.cuThreadExchangeStreamCaptureMode(&mode);
   }
   auto connection = session_.peers.open(target);
-  if (!connection)
-    return settled(Error{connection.error().code, "the other server cannot be reached from this one (" +
-                                                      connection.error().message +
-                                                      "); see --peers of poold on both"});
-  target_->take(std::move(*connection));
-  settled(rounds_.run(*target_, stop_));
+  if (!connection) {
+    attempt.result =
+        Error{connection.error().code, "the other server cannot be reached from this one (" +
+                                           connection.error().message + "); see --peers of poold on both"};
+    return;
+  }
+  attempt.target.take(std::move(*connection));
+  attempt.result = rounds_.run(attempt.target, attempt.stop);
 }
 
 void Departure::end() {
-  if (!target_) return;
   session_.history.observe(nullptr);
-  stop_ = true;
-  target_->close();
-  if (thread_.joinable()) thread_.join();
-  stop_ = false;
-  target_.reset();
+  if (!attempt_) return;
+  attempt_->stop = true;
+  attempt_->target.close();
+  attempt_.reset();
   rounds_.clear();
   variables_.clear();
   mapped_.clear();
   status_ = {};
 }
 
+void Departure::stop() {
+  end();
+  if (thread_.joinable()) thread_.join();
+  last_.reset();
+}
+
 Result<void> Departure::finish(uint64_t sequence) {
   const auto start = Clock::now();
-  stop_ = true;
+  attempt_->stop = true;
   if (thread_.joinable()) thread_.join();
-  if (!status_) return status_;
-  add_new_mappings();
+  if (!attempt_->result) return attempt_->result;
+  attempt_->target.set_deadline(start + kLastPartTime);
   uint64_t bytes = 0;
-  if (auto sent = target_->send_added(); !sent) return sent;
-  if (auto sent = rounds_.finish(*target_, &bytes); !sent) return sent;
-  if (auto sent = send_variables(); !sent) return sent;
-  if (auto sent = send_records(); !sent) return sent;
-  if (auto sent = target_->finish(wire::EndMigration{0, sequence, 1, 0}); !sent) return sent;
+  if (auto sent = send_rest(&bytes); !sent) return sent;
+  if (auto sent = attempt_->target.finish(wire::EndMigration{0, sequence, 1, 0}); !sent) return sent;
   log::info("session_sent", {{"session", session_.start.session_number},
-                             {"bytes", target_->sent()},
+                             {"bytes", attempt_->target.sent()},
                              {"last_bytes", bytes},
                              {"last_milliseconds",
                               std::chrono::round<std::chrono::milliseconds>(Clock::now() - start).count()}});
   return {};
+}
+
+Result<void> Departure::send_rest(uint64_t* bytes) {
+  if (session_.contexts.await_clears() != CUDA_SUCCESS)
+    return Error{ErrorCode::unavailable, "new memory cannot be zeroed"};
+  add_new_mappings();
+  if (!status_) return status_;
+  if (auto sent = attempt_->target.send_added(); !sent) return sent;
+  if (auto sent = rounds_.finish(attempt_->target, bytes); !sent) return sent;
+  if (auto sent = send_variables(); !sent) return sent;
+  return send_records();
 }
 
 void Departure::executed(const wire::CommandHeader& header, std::span<const std::byte> body) {
@@ -115,12 +150,17 @@ void Departure::executed(const wire::CommandHeader& header, std::span<const std:
   }
 }
 
+// What the session has already made is not limited.
+void Departure::add(OutgoingCommand command) {
+  attempt_->target.add(std::move(command), !beginning_);
+}
+
 void Departure::add(wire::Command id, uint64_t context, std::span<const std::byte> body) {
-  target_->add({{.id = static_cast<uint16_t>(id), .context = context},
-                {body.begin(), body.end()},
-                {},
-                false,
-                nullptr});
+  add({{.id = static_cast<uint16_t>(id), .context = context},
+       {body.begin(), body.end()},
+       {},
+       false,
+       nullptr});
 }
 
 // The program knows addresses of the range, so it must be the same.
@@ -128,11 +168,11 @@ void Departure::add_addresses() {
   const wire::AddressRange range{session_.memory.base(), session_.memory.size()};
   const wire::MoveAddresses wanted{range.base, range.size};
   const auto body = std::as_bytes(std::span(&wanted, 1)), expected = std::as_bytes(std::span(&range, 1));
-  target_->add({{.id = static_cast<uint16_t>(Id::move_addresses)},
-                {body.begin(), body.end()},
-                {expected.begin(), expected.end()},
-                true,
-                nullptr});
+  add({{.id = static_cast<uint16_t>(Id::move_addresses)},
+       {body.begin(), body.end()},
+       {expected.begin(), expected.end()},
+       true,
+       nullptr});
 }
 
 void Departure::add_history(bool contexts) {
@@ -141,13 +181,13 @@ void Departure::add_history(bool contexts) {
     // Modules that the program has unloaded may still be needed by others; nobody knows their variables.
     if (!entry.image || entry.effect.makes.empty() || session_.history.exists(entry.effect.makes.front()))
       return add_entry(entry);
-    target_->add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
+    add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
   });
 }
 
 void Departure::add_entry(const History::Entry& entry) {
   if (entry.image) add_places_of_variables(entry);
-  target_->add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
+  add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
   if (!is_set_access(entry.header.id)) return;
   wire::Reader reader(entry.body);
   const auto address = reader.get<uint64_t>(), size = reader.get<uint64_t>();
@@ -160,18 +200,17 @@ void Departure::add_entry(const History::Entry& entry) {
 // in each context.
 void Departure::add_places_of_variables(const History::Entry& load) {
   if (load.effect.makes.empty()) return;
-  std::vector<Variable>& all = variables_[load.effect.makes.front()];
-  all.clear();
-  check(for_each_variable(session_, load, [&](const Variable& variable) { all.push_back(variable); }));
+  const uint64_t owner = load.effect.makes.front();
+  std::erase_if(variables_, [owner](const auto& known) { return known.first.first == owner; });
   const ContextState* last = nullptr;
-  for (const Variable& variable : all) {
-    if (std::exchange(last, variable.context) == variable.context) continue;
+  check(for_each_variable(session_, load, variables_, [&](const Variable& variable) {
+    if (std::exchange(last, variable.context) == variable.context) return;
     wire::Buffer body;
     wire::Writer writer(body);
     writer.put(wire::PlaceVariable{variable.address});
     writer.put_text(variable.name);
     add(Id::place_variable, variable.context->handle, body);
-  }
+  }));
 }
 
 void Departure::add_mapping(const DeviceMemory::Mapped& mapped) {
@@ -196,11 +235,13 @@ void Departure::add_new_mappings() {
       add_to_rounds(mapped.address, mapped.size, mapped.device);
   });
   session_.virtual_memory.for_each_mapping([this](uint64_t address, uint64_t size, int device) {
-    if (begun() && !rounds_.contains(address, size)) add_to_rounds(address, size, device);
+    if (!rounds_.contains(address, size)) add_to_rounds(address, size, device);
   });
 }
 
 void Departure::add_to_rounds(uint64_t address, uint64_t size, int device) {
+  // Memory that is not zero yet may not be read: it may hold another tenant's data. send_rest() adds it.
+  if (session_.contexts.clearing()) return;
   const ContextState* const context = session_.contexts.find_on(device);
   if (!context) return check(Error{ErrorCode::invalid, "a GPU with memory has no context"});
   rounds_.add(
@@ -216,14 +257,18 @@ void Departure::free(uint64_t address, uint64_t size, uint64_t context) {
   }
 }
 
+// Of all contexts that there are now: a library's code may have been loaded in more of them meanwhile.
 Result<void> Departure::send_variables() {
-  for (const auto& [owner, variables] : variables_) {
-    if (!session_.history.exists(owner)) continue;
-    for (const Variable& variable : variables) {
-      if (auto sent = send_variable(owner, variable); !sent) return sent;
-    }
-  }
-  return {};
+  Result<void> status;
+  session_.history.for_each([&](const History::Entry& load) {
+    if (!load.image || load.effect.makes.empty() || !session_.history.exists(load.effect.makes.front()))
+      return;
+    auto visited = for_each_variable(session_, load, variables_, [&](const Variable& variable) {
+      if (status) status = send_variable(load.effect.makes.front(), variable);
+    });
+    if (status && !visited) status = std::move(visited);
+  });
+  return status;
 }
 
 Result<void> Departure::send_variable(uint64_t owner, const Variable& variable) {
@@ -239,7 +284,7 @@ Result<void> Departure::send_variable(uint64_t owner, const Variable& variable) 
     wire::Writer writer(head);
     writer.put(wire::FillVariable{owner, at, bytes.size()});
     writer.put_text(variable.name);
-    if (auto sent = target_->send(Id::fill_variable, context.handle, head, bytes); !sent) return sent;
+    if (auto sent = attempt_->target.send(Id::fill_variable, context.handle, head, bytes); !sent) return sent;
   }
   return {};
 }
@@ -250,13 +295,13 @@ Result<void> Departure::send_records() {
     wire::Writer writer(body);
     writer.put(event);
     writer.put(uint64_t{0});  // the legacy stream of the event's context
-    target_->add({{.id = kEventRecord, .context = session_.history.context_of(event)},
-                  {body.begin(), body.end()},
-                  {},
-                  false,
-                  nullptr});
+    add({{.id = kEventRecord, .context = session_.history.context_of(event)},
+         {body.begin(), body.end()},
+         {},
+         false,
+         nullptr});
   }
-  return target_->send_added();
+  return attempt_->target.send_added();
 }
 
 bool await_idle(Session& session, Clock::duration longest) {
@@ -279,7 +324,12 @@ const char* migration_obstacle(Session& session) {
   if (const char* const obstacle = session.history.obstacle()) return obstacle;
   if (session.virtual_memory.has_multicasts()) return "a multicast object";
   if (session.virtual_memory.shares()) return "memory that is shared with other programs";
-  if (session.start.connection->direct_memory()) return "a connection over rdma";
+  return session.start.connection->direct_memory() ? "a connection over rdma" : nullptr;
+}
+
+const char* passing_obstacle(Session& session) {
+  // The target gets images with the commands that load them.
+  if (!session.code.uploads.empty()) return "an image that is being loaded";
   return session.virtual_memory.has_unmapped() ? "memory that is allocated but not mapped (cuMemCreate)"
                                                : nullptr;
 }

@@ -9,9 +9,7 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/peers.h"
@@ -31,36 +29,55 @@ bool await_idle(Session& session, transport::Clock::duration longest);
 
 // What of the session cannot migrate; null: nothing.
 const char* migration_obstacle(Session& session);
+// The same, of what the program may be about to change.
+const char* passing_obstacle(Session& session);
 
 class Departure {
  public:
   explicit Departure(Session& session);
-  ~Departure() { end(); }
+  ~Departure() { stop(); }
   Departure(const Departure&) = delete;
   Departure& operator=(const Departure&) = delete;
 
+  // True while the session cannot begin: memory is being zeroed, or the last attempt is still ending.
+  bool must_wait();
   // Connects to the target and sends what the session has, and from now on every command that changes it.
   // `settled`: called once, on another thread or on this one, when little is left or something has failed.
-  using Settled = std::function<void(Result<void>)>;
+  using Settled = std::function<void(const Result<void>&)>;
   void begin(const wire::PeerTarget& target, Settled settled);
-  bool begun() const { return target_ != nullptr; }
+  bool begun() const { return attempt_ != nullptr; }
   // Sends the rest, with `sequence` as the number of the last command, and waits for the target's answer. The
   // session must be idle. Returns the reason if the target does not have all of it.
   Result<void> finish(uint64_t sequence);
-  // Forgets the target.
+  // Forgets the target. Does not wait for the thread, which may be waiting for the program's work.
   void end();
+  // The same, and waits for it.
+  void stop();
 
   // Call after each command that was executed successfully, if begun().
   void executed(const wire::CommandHeader& header, std::span<const std::byte> body);
-  // Call before memory is unmapped, or access to it is taken away. Any thread.
-  void before_unmap(uint64_t address, uint64_t size) { rounds_.forget(address, size); }
-  // Call before a context is destroyed.
+  // For DeviceMemory::Reader. Any thread.
+  bool is_reading(uint64_t address, uint64_t size) { return rounds_.is_being_read(address, size); }
+  void before_unmap(uint64_t address, uint64_t size) {
+    rounds_.forget(address, size);
+    rounds_.await_read(address, size);
+  }
+  // Call before a context is destroyed, when its work is done.
   void leave(const ContextState& context) { rounds_.forget_context(context.object); }
 
  private:
+  // Shared with the thread, which may outlive its use.
+  struct Attempt {
+    explicit Attempt(std::atomic<uint64_t>& sent_bytes) : target(sent_bytes) {}
+    TargetStream target;
+    std::atomic<bool> stop{false}, over{false};  // over: the thread ends
+    Result<void> result;                         // of the rounds, when it is over
+  };
+
   void check(Result<void> result) {
     if (status_ && !result) status_ = std::move(result);
   }
+  void add(OutgoingCommand command);
   void add(wire::Command id, uint64_t context, std::span<const std::byte> body);
   void add_addresses();
   void add_history(bool contexts);
@@ -70,18 +87,20 @@ class Departure {
   void add_new_mappings();
   void add_to_rounds(uint64_t address, uint64_t size, int device);
   void free(uint64_t address, uint64_t size, uint64_t context);
-  void run_rounds(const wire::PeerTarget& target, const Settled& settled);
+  void run_rounds(Attempt& attempt, const wire::PeerTarget& target);
+  Result<void> send_rest(uint64_t* bytes);
   Result<void> send_variables();
   Result<void> send_variable(uint64_t owner, const Variable& variable);
   Result<void> send_records();
 
   Session& session_;
   MemoryRounds rounds_;
-  std::unique_ptr<TargetStream> target_;
-  Result<void> status_;                                  // the first error
-  std::map<uint64_t, std::vector<Variable>> variables_;  // by module or library
-  std::map<uint64_t, uint64_t> mapped_;                  // memory that the target has mapped: address, size
-  std::atomic<bool> stop_{false};
+  std::shared_ptr<Attempt> attempt_;  // the present one; null: none
+  Result<void> status_;               // the first error
+  bool beginning_ = false;
+  VariableLists variables_;
+  std::map<uint64_t, uint64_t> mapped_;  // memory that the target has mapped: address, size
+  std::shared_ptr<Attempt> last_;        // the thread's
   std::thread thread_;
 };
 

@@ -12,7 +12,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr size_t kPieceBlocks = wire::kBulkChunkBytes / kHashedBlock;  // most blocks of one command
-// Blocks that are hashed at a time: the program's frees wait for it.
+// Blocks that are hashed at a time. Memory of which one is read cannot be unmapped.
 constexpr size_t kHashBlocks = 64, kLastHashBlocks = 4096;
 constexpr int kMostRounds = 10;
 // A round that has sent no more than this is the last but one.
@@ -24,12 +24,42 @@ Error device_error(const char* doing, CUresult result) {
 
 }  // namespace
 
+// Marks what is read while it exists. find() again afterwards: the memory may have been forgotten.
+class MemoryRounds::Reading {
+ public:
+  // Does not mark anything if the memory was forgotten.
+  Reading(MemoryRounds& rounds, const Piece& piece) : rounds_(rounds) {
+    const std::lock_guard lock(rounds.mutex_);
+    const Known* const known = rounds.find(piece.id, piece.address);
+    if (!known) return;
+    const auto first = static_cast<ptrdiff_t>(piece.first), end = first + static_cast<ptrdiff_t>(piece.count);
+    blocks_ = {known->range,
+               {known->hashes.begin() + first, known->hashes.begin() + end},
+               {known->has_hash.begin() + first, known->has_hash.begin() + end}};
+    rounds.reading_ = known->range;
+  }
+  ~Reading() {
+    const std::lock_guard lock(rounds_.mutex_);
+    rounds_.reading_.reset();
+    rounds_.read_.notify_all();
+  }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+  explicit operator bool() const { return blocks_.range.size != 0; }
+  const Blocks& blocks() const { return blocks_; }
+
+ private:
+  MemoryRounds& rounds_;
+  Blocks blocks_;
+};
+
 void MemoryRounds::add(const Range& range) {
-  const std::lock_guard lock(mutex_);
-  if (!keys_) keys_ = std::make_unique<HashKeys>();
   const size_t blocks = range.size / kHashedBlock;
-  known_.insert_or_assign(
-      range.address, Known{range, ++last_id_, std::vector<BlockHash>(blocks), std::vector<char>(blocks)});
+  Known known{range, 0, std::vector<BlockHash>(blocks), std::vector<char>(blocks)};
+  if (!keys_) keys_ = std::make_unique<HashKeys>();
+  const std::lock_guard lock(mutex_);
+  known.id = ++last_id_;
+  known_.insert_or_assign(range.address, std::move(known));
   active_.store(true, std::memory_order_release);
 }
 
@@ -41,9 +71,7 @@ bool MemoryRounds::contains(uint64_t address, uint64_t size) {
 
 void MemoryRounds::forget(uint64_t address, uint64_t size) {
   if (!active_.load(std::memory_order_acquire)) return;
-  waiting_.fetch_add(1);
   const std::lock_guard lock(mutex_);
-  waiting_.fetch_sub(1);
   auto first = known_.upper_bound(address);
   if (first != known_.begin()) {
     const auto before = std::prev(first);
@@ -52,27 +80,33 @@ void MemoryRounds::forget(uint64_t address, uint64_t size) {
   known_.erase(first, known_.lower_bound(address + size));
 }
 
-void MemoryRounds::forget_context(CUcontext context) {
-  if (!active_.load(std::memory_order_acquire)) return;
-  waiting_.fetch_add(1);
+bool MemoryRounds::is_read(uint64_t address, uint64_t size) const {
+  return reading_ && reading_->address < address + size && address < reading_->address + reading_->size;
+}
+
+bool MemoryRounds::is_being_read(uint64_t address, uint64_t size) {
+  if (!active_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
-  waiting_.fetch_sub(1);
-  hashers_.erase(context);
+  return is_read(address, size);
+}
+
+void MemoryRounds::await_read(uint64_t address, uint64_t size) {
+  if (!active_.load(std::memory_order_acquire)) return;
+  std::unique_lock lock(mutex_);
+  read_.wait(lock, [&] { return !is_read(address, size); });
+}
+
+void MemoryRounds::forget_context(CUcontext context) {
+  std::unique_ptr<DeviceHasher> hasher;
+  std::unique_lock lock(mutex_);
   std::erase_if(known_, [&](const auto& one) { return one.second.range.object == context; });
+  read_.wait(lock, [&] { return !reading_ || reading_->object != context; });
+  if (auto found = hashers_.extract(context); !found.empty()) hasher = std::move(found.mapped());
 }
 
 void MemoryRounds::clear() {
   const std::lock_guard lock(mutex_);
-  active_.store(false, std::memory_order_release);
   known_.clear();
-  hashers_.clear();
-  keys_.reset();
-  staging_ = {};
-}
-
-std::unique_lock<std::mutex> MemoryRounds::lock_for_round() {
-  while (waiting_.load() != 0) std::this_thread::yield();
-  return std::unique_lock(mutex_);
 }
 
 MemoryRounds::Known* MemoryRounds::find(uint64_t id, uint64_t address) {
@@ -81,7 +115,7 @@ MemoryRounds::Known* MemoryRounds::find(uint64_t id, uint64_t address) {
 }
 
 std::vector<MemoryRounds::Piece> MemoryRounds::all() {
-  const auto lock = lock_for_round();
+  const std::lock_guard lock(mutex_);
   std::vector<Piece> pieces;
   for (const auto& [address, known] : known_) pieces.push_back({known.id, address, 0, known.hashes.size()});
   return pieces;
@@ -134,17 +168,14 @@ Result<void> MemoryRounds::run_round(bool last) {
 
 Result<void> MemoryRounds::send_blocks(const Piece& blocks, bool last) {
   std::vector<char> differ;
-  {
-    const auto lock = lock_for_round();
-    Known* const known = find(blocks.id, blocks.address);
-    if (!known) return {};
-    auto found = changed(*known, blocks);
+  if (const Reading reading(*this, blocks); reading) {
+    auto found = changed(reading.blocks(), blocks.first);
     if (!found) return found.error();
     differ = std::move(*found);
   }
-  for (size_t at = 0; at < blocks.count;) {
+  for (size_t at = 0; at < differ.size();) {
     size_t end = at;
-    while (end < blocks.count && differ[end] && end - at < kPieceBlocks) ++end;
+    while (end < differ.size() && differ[end] && end - at < kPieceBlocks) ++end;
     if (end == at) {
       ++at;
       continue;
@@ -157,14 +188,13 @@ Result<void> MemoryRounds::send_blocks(const Piece& blocks, bool last) {
 }
 
 // Returns for each block whether it has to be sent.
-Result<std::vector<char>> MemoryRounds::changed(Known& known, const Piece& blocks) {
-  const auto has_hash = std::span(known.has_hash).subspan(blocks.first, blocks.count);
-  std::vector<char> differ(blocks.count, 1);
-  if (std::ranges::none_of(has_hash, [](char has) { return has != 0; })) return differ;
-  std::vector<BlockHash> now(blocks.count);
-  if (auto hashed = hash(known.range, blocks.first, blocks.count, now.data()); !hashed) return hashed.error();
-  for (size_t i = 0; i < blocks.count; ++i)
-    differ[i] = !has_hash[i] || now[i] != known.hashes[blocks.first + i];
+Result<std::vector<char>> MemoryRounds::changed(const Blocks& known, size_t first) {
+  const size_t count = known.hashes.size();
+  std::vector<char> differ(count, 1);
+  if (std::ranges::none_of(known.has_hash, [](char has) { return has != 0; })) return differ;
+  std::vector<BlockHash> now(count);
+  if (auto hashed = hash(known.range, first, count, now.data()); !hashed) return hashed.error();
+  for (size_t i = 0; i < count; ++i) differ[i] = !known.has_hash[i] || now[i] != known.hashes[i];
   return differ;
 }
 
@@ -173,15 +203,19 @@ Result<void> MemoryRounds::send_piece(const Piece& piece, bool last) {
   const uint64_t offset = piece.first * kHashedBlock;
   uint64_t context = 0;
   {
-    const auto lock = lock_for_round();
+    const Reading reading(*this, piece);
+    if (!reading) return {};
+    context = reading.blocks().range.context;
+    if (auto copied = copy_out(reading.blocks().range, offset, bytes); !copied) return copied;
+  }
+  if (!last) {
+    std::vector<BlockHash> hashes(piece.count);
+    hash_blocks(staging_.data(), piece.count, *keys_, hashes.data());
+    const std::lock_guard lock(mutex_);
     Known* const known = find(piece.id, piece.address);
-    if (!known) return {};
-    context = known->range.context;
-    if (auto copied = copy_out(known->range, offset, bytes); !copied) return copied;
-    if (!last) {
-      hash_blocks(staging_.data(), piece.count, *keys_, known->hashes.data() + piece.first);
-      std::fill_n(known->has_hash.begin() + static_cast<ptrdiff_t>(piece.first), piece.count, 1);
-    }
+    if (!known) return {};  // the target may have other memory there by the time that this arrives
+    std::ranges::copy(hashes, known->hashes.begin() + static_cast<ptrdiff_t>(piece.first));
+    std::fill_n(known->has_hash.begin() + static_cast<ptrdiff_t>(piece.first), piece.count, 1);
   }
   round_bytes_ += bytes;
   const auto size = static_cast<uint32_t>(bytes);
@@ -192,13 +226,13 @@ Result<void> MemoryRounds::send_piece(const Piece& piece, bool last) {
 
 // What is less than a block has no hash.
 Result<void> MemoryRounds::send_tail(const Piece& range) {
-  Known* const known = find(range.id, range.address);
+  const Reading reading(*this, {range.id, range.address, 0, 0});
   const uint64_t offset = range.count * kHashedBlock;
-  if (!known || known->range.size == offset) return {};
-  const auto bytes = static_cast<uint32_t>(known->range.size - offset);
-  if (auto copied = copy_out(known->range, offset, bytes); !copied) return copied;
+  if (!reading || reading.blocks().range.size == offset) return {};
+  const auto bytes = static_cast<uint32_t>(reading.blocks().range.size - offset);
+  if (auto copied = copy_out(reading.blocks().range, offset, bytes); !copied) return copied;
   round_bytes_ += bytes;
-  return target_->send(wire::Command::copy_to_device, known->range.context,
+  return target_->send(wire::Command::copy_to_device, reading.blocks().range.context,
                        wire::CopyToDevice{0, range.address + offset, bytes, bytes, 1, 0, 0},
                        std::span(staging_).first(bytes));
 }
@@ -229,15 +263,17 @@ Result<void> MemoryRounds::copy_out(const Range& range, uint64_t offset, size_t 
   return {};
 }
 
+// The context stays while its memory is being read.
 Result<DeviceHasher*> MemoryRounds::hasher_of(const Range& range) {
-  auto& hasher = hashers_[range.object];
-  if (!hasher) {
-    auto made = std::make_unique<DeviceHasher>(api_, range.object);
-    if (const CUresult result = made->open(*keys_); result != CUDA_SUCCESS)
-      return device_error("preparing to hash", result);
-    hasher = std::move(made);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = hashers_.find(range.object); found != hashers_.end()) return found->second.get();
   }
-  return hasher.get();
+  auto made = std::make_unique<DeviceHasher>(api_, range.object);
+  if (const CUresult result = made->open(*keys_); result != CUDA_SUCCESS)
+    return device_error("preparing to hash", result);
+  const std::lock_guard lock(mutex_);
+  return (hashers_[range.object] = std::move(made)).get();
 }
 
 }  // namespace gpupool::worker

@@ -6,10 +6,12 @@
 // may have been writing.
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "server/worker/migration/block_hash.h"
@@ -34,11 +36,14 @@ class MemoryRounds {
   // Memory to send; the command that maps it at the target has been sent or added. Executor's thread.
   void add(const Range& range);
   bool contains(uint64_t address, uint64_t size);
-  // Call before memory, or access to it, goes. Waits while a piece of it is read. Any thread.
+  // Memory, or access to it, goes: no further piece of it is read. It must not be unmapped while
+  // is_being_read(); await_read() waits for that. Any thread.
   void forget(uint64_t address, uint64_t size);
-  // Call before the context is destroyed. Executor's thread.
+  bool is_being_read(uint64_t address, uint64_t size);
+  void await_read(uint64_t address, uint64_t size);
+  // Call before the context is destroyed, when its work is done. Executor's thread.
   void forget_context(CUcontext context);
-  // Forgets all memory. Executor's thread, while no round runs.
+  // Forgets all memory. Executor's thread.
   void clear();
 
   // Sends rounds until little has changed since the last one, or the next one would not be shorter, or
@@ -58,15 +63,21 @@ class MemoryRounds {
     uint64_t id, address;  // of the range
     size_t first, count;   // blocks
   };
-  // Holds the lock for a moment, after those who wait for it.
-  std::unique_lock<std::mutex> lock_for_round();
+  // What the round is reading, without the lock: a kernel may be in the way for any length of time.
+  class Reading;
+  struct Blocks {
+    Range range;
+    std::vector<BlockHash> hashes;
+    std::vector<char> has_hash;
+  };
   Known* find(uint64_t id, uint64_t address);
+  bool is_read(uint64_t address, uint64_t size) const;
   std::vector<Piece> all();
   Result<void> run_round(bool last);
   Result<void> send_blocks(const Piece& blocks, bool last);
   Result<void> send_piece(const Piece& piece, bool last);
   Result<void> send_tail(const Piece& range);
-  Result<std::vector<char>> changed(Known& known, const Piece& blocks);
+  Result<std::vector<char>> changed(const Blocks& known, size_t first);
   Result<void> hash(const Range& range, size_t first, size_t count, BlockHash* hashes);
   Result<void> copy_out(const Range& range, uint64_t offset, size_t bytes);
   Result<DeviceHasher*> hasher_of(const Range& range);
@@ -77,13 +88,15 @@ class MemoryRounds {
   const std::atomic<bool>* stop_ = nullptr;
   std::vector<std::byte> staging_;
   uint64_t round_bytes_ = 0;
-  std::atomic<bool> active_{false};   // there may be ranges
-  std::atomic<unsigned> waiting_{0};  // threads in forget()
-  std::mutex mutex_;                  // guards the rest; held while a piece is read
-  std::map<uint64_t, Known> known_;   // by address
+  std::unique_ptr<const HashKeys> keys_;  // made by the first add()
+  std::atomic<bool> active_{false};       // there were ranges
+  std::mutex mutex_;                      // guards the rest; no driver call while it is held
+  std::condition_variable read_;
+  std::map<uint64_t, Known> known_;  // by address
   uint64_t last_id_ = 0;
+  std::optional<Range> reading_;
+  // Kept for the next migration: freeing a device's memory may wait for the program's work.
   std::map<CUcontext, std::unique_ptr<DeviceHasher>> hashers_;
-  std::unique_ptr<HashKeys> keys_;
 };
 
 }  // namespace gpupool::worker

@@ -14,23 +14,28 @@ namespace {
 using Id = wire::Command;
 using transport::Clock;
 
-constexpr std::chrono::seconds kTargetTime{60};   // without progress, and for its last copies
-constexpr uint64_t kMostAddedBytes = 256u << 20;  // a program that makes objects faster than they travel
+constexpr std::chrono::seconds kTargetTime{60};  // without progress, and for its last copies
+constexpr uint64_t kMostAddedBytes = 1u << 30;   // a program that makes objects faster than they travel
 // Uploads of the target's session get these numbers; the client's own start at 0 and come later.
 constexpr uint32_t kUploadGeneration = 0xfffff;
 
 }  // namespace
 
-void TargetStream::add(OutgoingCommand command) {
+void TargetStream::add(OutgoingCommand command, bool counts) {
+  const uint64_t bytes = counts ? sizeof command + command.body.size() + command.expected.size() +
+                                      (command.image ? command.image->bytes().size() : 0)
+                                : 0;
   const std::lock_guard lock(mutex_);
-  added_bytes_ += sizeof command + command.body.size() + command.expected.size();
+  if (closed_) return;
+  added_bytes_ += bytes;
   too_much_ |= added_bytes_ > kMostAddedBytes;
-  if (!too_much_) added_.push_back(std::move(command));
+  if (!too_much_) added_.push_back({std::move(command), bytes});
 }
 
 void TargetStream::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
+  added_.clear();
   if (connection_) connection_->close();
 }
 
@@ -43,16 +48,16 @@ void TargetStream::take(std::unique_ptr<transport::Connection> connection) {
 
 Result<void> TargetStream::send_added() {
   while (true) {
-    OutgoingCommand command;
+    Added next;
     {
       const std::lock_guard lock(mutex_);
       if (too_much_) return Error{ErrorCode::limit, "the program makes objects faster than they can be sent"};
       if (added_.empty()) return {};
-      command = std::move(added_.front());
+      next = std::move(added_.front());
       added_.pop_front();
-      added_bytes_ -= sizeof command + command.body.size() + command.expected.size();
+      added_bytes_ -= next.bytes;
     }
-    if (auto sent = send(command); !sent) return sent;
+    if (auto sent = send(next.command); !sent) return sent;
   }
 }
 
@@ -69,8 +74,7 @@ Result<void> TargetStream::send(wire::Command id, uint64_t context, std::span<co
 Result<void> TargetStream::send(wire::CommandHeader header, std::span<const std::byte> body,
                                 std::span<const std::byte> more, std::span<const std::byte> expected,
                                 bool checks) {
-  // Frees are reported to the client by their numbers, which are of no use here.
-  header.sequence = header.id == static_cast<uint16_t>(Id::free_memory) ? 0 : ++number_;
+  header.sequence = 0;  // the target reports to the client which frees are done by their numbers
   auto sent = sender_->send(header, body, more, expected, checks);
   sent_bytes_.store(sender_->sent(), std::memory_order_relaxed);
   if (!sent) return explain(sent.error());
@@ -93,16 +97,21 @@ Result<void> TargetStream::send_load(const OutgoingCommand& command) {
   return send(command.header, std::as_bytes(std::span(&load, 1)), options, {}, false);
 }
 
+transport::Deadline TargetStream::answer_by() const {
+  const auto patient = Clock::now() + kTargetTime;
+  return deadline_ ? std::min(*deadline_, patient) : patient;
+}
+
 Error TargetStream::explain(const Error& error) {
   if (!sender_->answered()) return error;
-  const auto answer = receive_answer(*connection_, Clock::now() + kTargetTime);
+  const auto answer = receive_answer(*connection_, answer_by());
   if (!answer) return {answer.error().code, "the other server: " + answer.error().message};
   return {ErrorCode::refused, "the other server: " + answer->reason};
 }
 
 Result<void> TargetStream::finish(const wire::EndMigration& end) {
   if (auto sent = send(Id::end_migration, 0, end); !sent) return sent;
-  const auto answer = receive_answer(*connection_, Clock::now() + kTargetTime);
+  const auto answer = receive_answer(*connection_, answer_by());
   if (!answer) return Error{answer.error().code, "the other server: " + answer.error().message};
   if (answer->result != CUDA_SUCCESS) return Error{ErrorCode::refused, "the other server: " + answer->reason};
   return {};

@@ -1,7 +1,7 @@
 // The source's commands on their way to the target. The executor adds commands while another thread sends
 // them; memory is sent at once, behind what has been added before.
 //
-// add() and close(): any thread. The rest: one thread at a time.
+// add() and close(): any thread. The rest: one thread at a time. After close() nothing is added any more.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -34,12 +34,15 @@ class TargetStream {
   TargetStream(const TargetStream&) = delete;
   TargetStream& operator=(const TargetStream&) = delete;
 
-  void add(OutgoingCommand command);
+  // `counts`: what is added while the program runs is limited; what it has already made is not.
+  void add(OutgoingCommand command, bool counts = true);
   // Ends the connection, and what waits for it.
   void close();
 
   // Gives the connection over which everything is sent. Call first, once.
   void take(std::unique_ptr<transport::Connection> connection);
+  // When sending and the answer must be over, whatever progress there is.
+  void set_deadline(transport::Deadline deadline) { sender_->set_deadline(deadline_ = deadline); }
   // Sends what was added until now.
   Result<void> send_added();
   Result<void> send(wire::Command id, uint64_t context, std::span<const std::byte> body,
@@ -62,15 +65,20 @@ class TargetStream {
                     std::span<const std::byte> more, std::span<const std::byte> expected, bool checks);
   // Once sending has failed: the target's reason, if it has given one.
   Error explain(const Error& error);
+  transport::Deadline answer_by() const;
 
   std::atomic<uint64_t>& sent_bytes_;
   std::unique_ptr<CommandSender> sender_;
-  uint64_t number_ = 0;
+  transport::Deadline deadline_;
   uint32_t uploads_ = 0;
   std::mutex mutex_;                                   // guards the rest
   std::unique_ptr<transport::Connection> connection_;  // changed by take() alone
-  std::deque<OutgoingCommand> added_;
-  uint64_t added_bytes_ = 0;  // without images
+  struct Added {
+    OutgoingCommand command;
+    uint64_t bytes;  // 0: does not count
+  };
+  std::deque<Added> added_;
+  uint64_t added_bytes_ = 0;  // of commands that count
   bool closed_ = false, too_much_ = false;
 };
 

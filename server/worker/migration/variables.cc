@@ -1,6 +1,5 @@
 #include "server/worker/migration/variables.h"
 
-#include "protocol/images/variables.h"
 #include "server/worker/session/session.h"
 
 namespace gpupool::worker {
@@ -38,15 +37,18 @@ Result<void> visit_in(Session& session, ContextState& context, const History::En
 
 }  // namespace
 
-Result<void> for_each_variable(Session& session, const History::Entry& load,
+Result<void> for_each_variable(Session& session, const History::Entry& load, VariableLists& lists,
                                const std::function<void(const Variable&)>& visit) {
   for (ContextState* const context : contexts_of(session, load)) {
     if (!context) return Error{ErrorCode::invalid, "a module has no context"};
-    cuda::ModuleVariables variables;
+    const auto [known, is_new] = lists.try_emplace({load.effect.makes.front(), context->device});
+    cuda::ModuleVariables& variables = known->second;
     const auto target = code_target(session.api, context->device);
     if (!target) return Error{ErrorCode::unavailable, "the GPU does not tell its compute capability"};
-    const CUresult result = cuda::variables_of_bundle(load.image->bytes(), *target, variables);
+    const CUresult result =
+        is_new ? cuda::variables_of_bundle(load.image->bytes(), *target, variables) : CUDA_SUCCESS;
     if (result == CUDA_ERROR_NO_BINARY_FOR_GPU) continue;
+    if (result != CUDA_SUCCESS) lists.erase(known);
     if (result != CUDA_SUCCESS)
       return Error{ErrorCode::refused, "the variables of a module's code cannot be listed"};
     if (variables.uses_heap)

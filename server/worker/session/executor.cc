@@ -271,7 +271,9 @@ std::optional<CUresult> Executor::execute_adopted(const wire::CommandHeader& hea
   if (!settle()) return CUDA_ERROR_UNKNOWN;
   switch (outcome.next) {
     case Outcome::Next::reply: return outcome.result;
-    case Outcome::Next::parked: return CUDA_SUCCESS;  // its error is deferred
+    case Outcome::Next::parked:
+      session_.scrubber.finish_all();  // the next command may use the memory
+      return CUDA_SUCCESS;             // its error is deferred
     default: return std::nullopt;
   }
 }

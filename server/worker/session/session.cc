@@ -73,7 +73,10 @@ Session::Session(SessionStart& start)
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
   memory.on_release(
       [this](CUmemGenericAllocationHandle handle) { return exported_handles.withdraw(handle); });
-  memory.before_unmap([this](uint64_t address, uint64_t size) { departure.before_unmap(address, size); });
+  memory.set_reader(
+      {.is_being_read = [this](uint64_t address,
+                               uint64_t size) { return departure.is_reading(address, size); },
+       .leave = [this](uint64_t address, uint64_t size) { departure.before_unmap(address, size); }});
   if (start.can_migrate) history.turn_on();
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.disable_direct_access();

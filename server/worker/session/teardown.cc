@@ -115,7 +115,7 @@ void tear_down(Session& session) {
   session.copies.connections.close();
   session.copies.remote.close();
   session.peers.stop();
-  session.departure.end();
+  session.departure.stop();
   for (auto& [handle, context] : session.contexts.all()) {  // ends waits for data that will not come any more
     session.contexts.enter(context.get());
     session.copies.bulk.cancel(context->object);
@@ -128,6 +128,7 @@ void tear_down(Session& session) {
   for (auto& [handle, context] : session.contexts.all()) {
     session.contexts.enter(context.get());
     session.api.cuCtxSynchronize();
+    session.departure.leave(*context);
     session.scrubber.leave(*context);
     session.copies.staging.drop_context(*context, false);
     session.shared_memory.drop_context(*context);

@@ -200,8 +200,10 @@ TEST_CASE("no memory is read after it was forgotten") {
     source.rounds.add(second.range());
     std::this_thread::yield();
     source.rounds.forget(first.address(), first.size);
+    source.rounds.await_read(first.address(), first.size);
     first.unmap();  // reading it would end this process
     source.rounds.forget(second.address(), second.size);
+    while (source.rounds.is_being_read(second.address(), second.size)) std::this_thread::yield();
   }
   over = true;
   sender.join();
