@@ -15,18 +15,13 @@ using transport::Clock;
 
 std::span<const std::byte> PieceSender::join_parts(std::span<const iovec> parts, size_t bytes) {
   if (parts.size() == 1) return {static_cast<const std::byte*>(parts[0].iov_base), bytes};
-  if (!joined_) joined_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
+  const std::span<std::byte> joined = joined_.take(bytes);
   size_t at = 0;
   for (const iovec& part : parts) {
-    std::memcpy(joined_.get() + at, part.iov_base, part.iov_len);
+    std::memcpy(joined.data() + at, part.iov_base, part.iov_len);
     at += part.iov_len;
   }
-  return {joined_.get(), at};
-}
-
-std::span<std::byte> PieceSender::packed_buffer() {
-  if (!packed_) packed_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
-  return {packed_.get(), wire::kBulkChunkBytes};
+  return joined.first(at);
 }
 
 Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
@@ -41,16 +36,16 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
     // Sample the first part alone, which saves joining the parts.
     const size_t bytes = std::min<size_t>(parts[0].iov_len, kSampleBytes);
     const size_t sample =
-        pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, packed_buffer().first(bytes));
+        pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, packed_.take(bytes));
     governor_.sampled(bytes, sample != 0 ? sample : bytes, Clock::now() - start);
   } else if (next == Governor::Next::compressed) {
-    packed = pack(join_parts(parts, raw), packed_buffer().first(raw - 1));
+    packed = pack(join_parts(parts, raw), packed_.take(raw - 1));
   }
   if (packed != 0) {
     header.flags |= wire::kBulkCompressed;
     header.length = static_cast<uint32_t>(packed);
     sent_ += sizeof header + packed;
-    const iovec both[] = {{&header, sizeof header}, {packed_.get(), packed}};
+    const iovec both[] = {{&header, sizeof header}, {packed_.data(), packed}};
     auto sent = send_all(connection, both, &blocked);
     governor_.sent_compressed(raw, packed, Clock::now() - start, blocked);
     return sent;
@@ -125,8 +120,7 @@ Result<wire::BulkHeader> PieceReader::next(bool copy_keys) {
 }
 
 Result<std::span<const std::byte>> PieceReader::receive_packed() {
-  if (!packed_) packed_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
-  const std::span packed(packed_.get(), header_.length);
+  const std::span packed = packed_.take(header_.length);
   if (auto received = transport::receive_exact(connection_, packed, {}); !received) return received.error();
   return std::span<const std::byte>(packed);
 }

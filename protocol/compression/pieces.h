@@ -3,6 +3,7 @@
 // connection's sending thread, a PieceReader to its receiving thread. Fails as the connection does, or with
 // ErrorCode::malformed.
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,24 @@
 #include "protocol/wire/frame.h"
 
 namespace gpupool::compression {
+
+// Memory that grows with the longest piece so far.
+class PieceBuffer {
+ public:
+  // What an earlier call has returned becomes invalid if this one needs more.
+  std::span<std::byte> take(size_t bytes) {
+    if (bytes > size_) {
+      size_ = std::bit_ceil(bytes);
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(size_);
+    }
+    return {memory_.get(), bytes};
+  }
+  std::byte* data() const { return memory_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  size_t size_ = 0;
+};
 
 class PieceSender {
  public:
@@ -39,7 +58,6 @@ class PieceSender {
                         transport::Clock::duration* blocked);
   bool send_acknowledgement();  // call with sending_ held; false: some of it is unsent
   std::span<const std::byte> join_parts(std::span<const iovec> parts, size_t bytes);
-  std::span<std::byte> packed_buffer();
 
   Governor governor_;
   transport::ResumableConnection* const resumable_;
@@ -47,8 +65,7 @@ class PieceSender {
   wire::BulkHeader acknowledgement_;
   size_t unsent_ = 0;  // bytes of acknowledgement_ that were not accepted yet
   uint64_t sent_ = 0;
-  std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use, as is joined_
-  std::unique_ptr<std::byte[]> joined_;
+  PieceBuffer packed_, joined_;
 };
 
 class PieceReader {
@@ -77,7 +94,7 @@ class PieceReader {
   transport::Connection& connection_;
   PieceSender* const sender_;
   wire::BulkHeader header_;
-  std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use
+  PieceBuffer packed_;
 };
 
 }  // namespace gpupool::compression

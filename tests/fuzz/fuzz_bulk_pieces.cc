@@ -86,8 +86,8 @@ class Attack {
     if ((flags & 4) == 0) return read_stream(*loopback_, nullptr, (flags & 8) != 0);
     transport::ResumableConnection resumable(std::move(made));
     resumable.start();
-    std::vector<std::byte> filler(loopback_->filler);
-    if (!filler.empty()) require(resumable.receive_some(filler).ok());
+    static std::vector<std::byte> filler(kFiller);
+    if (loopback_->filler != 0) require(resumable.receive_some(filler).ok());
     compression::PieceSender sender(compression::Policy::off, &resumable);
     read_stream(resumable, &sender, (flags & 8) != 0);
   }
@@ -117,12 +117,26 @@ class Attack {
                                   .offset = input_.below(2) == 0 ? 0 : input_.get<uint64_t>()};
     loopback_->bytes.append(reinterpret_cast<const char*>(&header), sizeof header);
   }
+  // Mostly short: the time of an input is that of its longest pieces.
+  size_t length() {
+    const uint16_t drawn = input_.get<uint16_t>();
+    return 1 + (drawn % 32 == 31 ? drawn : drawn % 1024);
+  }
+  static std::string repeated(const std::string& unit, size_t bytes) {
+    std::string made(bytes, '\0');
+    size_t done = std::min(unit.size(), bytes);
+    std::memcpy(made.data(), unit.data(), done);
+    for (size_t part; done < bytes; done += part) {
+      part = std::min(done, bytes - done);
+      std::memcpy(made.data() + done, made.data(), part);
+    }
+    return made;
+  }
   void write_piece(compression::PieceSender& sender) {
     Sent made{.header = {.copy = input_.get<uint64_t>(), .offset = input_.get<uint64_t>()}, .data = {}};
     const std::string unit = input_.text() + "p";
-    const size_t bytes = 1 + input_.get<uint16_t>();
-    while (made.data.size() < bytes) made.data += unit;
-    made.data.resize(bytes);
+    const size_t bytes = length();
+    made.data = repeated(unit, bytes);
     made.header.length = static_cast<uint32_t>(bytes);
     size_t first = input_.below(2) == 0 ? bytes : input_.get<uint16_t>() % bytes;
     if (first == 0) first = bytes;
@@ -151,7 +165,7 @@ class Attack {
   bool take(compression::PieceReader& reader, const wire::BulkHeader& header, size_t piece) {
     const bool compressed = header.flags == wire::kBulkCompressed;
     // As much as this side expects, which a hostile header cannot influence.
-    size_t wanted = honest_ ? sent_.at(piece).data.size() : 1 + input_.get<uint16_t>();
+    size_t wanted = honest_ ? sent_.at(piece).data.size() : length();
     if (!compressed && !honest_ && input_.below(8) != 7) wanted = header.length;
     require(reader.fits(wanted) == (compressed ? header.length < wanted : header.length == wanted));
     if (!reader.fits(wanted) || input_.below(8) == 7) return reader.skip().ok();
