@@ -7,12 +7,12 @@ namespace {
 
 using namespace etcdserverpb;
 
-std::vector<Operations> cut_at(const Operations& operations, int most_operations) {
+std::vector<Operations> cut_at(const Operations& operations, int most_operations, size_t most_bytes) {
   std::vector<Operations> pieces;
   size_t bytes = 0;
   for (const RequestOp& one : operations) {
     const size_t size = one.ByteSizeLong();
-    if (pieces.empty() || pieces.back().size() >= most_operations || bytes + size > kMaxBytes) {
+    if (pieces.empty() || pieces.back().size() >= most_operations || bytes + size > most_bytes) {
       pieces.emplace_back();
       bytes = 0;
     }
@@ -31,7 +31,7 @@ bool fits_whole(const Operations& operations) {
 }
 
 std::vector<Operations> cut(const Operations& operations) {
-  return cut_at(operations, kMaxOperations);
+  return cut_at(operations, kMaxOperations, kMaxBytes);
 }
 
 std::string prefix_end(std::string prefix) {
@@ -49,10 +49,10 @@ std::string RedoLog::part_key(size_t number) const {
 
 Result<std::vector<Operations>> RedoLog::record(const Operations& operations) const {
   std::vector<Operations> out;
-  for (Operations& piece : cut_at(operations, INT32_MAX)) {
+  for (Operations& piece : cut_at(operations, INT32_MAX, part_bytes_)) {
     TxnRequest part;
     *part.mutable_success() = std::move(piece);
-    if (part.ByteSizeLong() > kMaxBytes + kMaxBytes / 4)
+    if (part.ByteSizeLong() > part_bytes_ + part_bytes_ / 4)
       return Error{ErrorCode::limit, "an entry exceeds etcd's size limit"};
     PutRequest& put = *out.emplace_back().Add()->mutable_request_put();
     put.set_key(part_key(out.size() - 1));

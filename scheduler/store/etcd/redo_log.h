@@ -30,7 +30,9 @@ std::string prefix_end(std::string prefix);
 
 class RedoLog {
  public:
-  explicit RedoLog(std::string key) : key_(std::move(key)) {}
+  // `part_bytes`: limit of one transaction.
+  explicit RedoLog(std::string key, size_t part_bytes = kMaxBytes)
+      : key_(std::move(key)), part_bytes_(part_bytes) {}
   const std::string& prefix() const { return key_; }
 
   // Returns the operations of each transaction that writes the log. ErrorCode::limit: an entry is too large
@@ -53,6 +55,7 @@ class RedoLog {
  private:
   std::string part_key(size_t number) const;
   const std::string key_;
+  const size_t part_bytes_;
 };
 
 }  // namespace gpupool::scheduler::etcd
