@@ -1,12 +1,11 @@
 // An event loop with a virtual clock that only pass() advances: time-outs of seconds cost a fuzzer no time,
 // and inputs are reproducible.
 //
-// virtual_time.cc replaces std::chrono::steady_clock for the whole program.
+// virtual_time.cc replaces std::chrono::steady_clock and timerfd_create() for the whole program.
 #pragma once
 #include <signal.h>
 
 #include <asio/io_context.hpp>
-#include <asio/steady_timer.hpp>
 #include <chrono>
 
 namespace gpupool::fuzz {
