@@ -116,11 +116,12 @@ class Destination {
     return made;
   }
   void check() const {
-    for (size_t i = 0; i < memory_.size(); ++i) {
-      const bool inside =
-          i >= kBeside && i < memory_.size() - kBeside && (one_row_ || (i - kBeside) % 24 < 16);
-      require(inside || memory_[i] == kGuard);
-    }
+    const auto is_guard = [](const std::byte* first, size_t bytes) {
+      return std::all_of(first, first + bytes, [](std::byte byte) { return byte == kGuard; });
+    };
+    const std::byte* const data = memory_.data();
+    require(is_guard(data, kBeside) && is_guard(data + memory_.size() - kBeside, kBeside));
+    for (size_t row = 0; !one_row_ && row < 8; ++row) require(is_guard(data + kBeside + row * 24 + 16, 8));
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "scheduler/core/records.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/quiet_protobuf.h"
+#include "tests/scheduler/core/first_fit.h"
 
 using namespace gpupool;
 using namespace gpupool::scheduler;
@@ -28,10 +29,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   uint8_t ids = 0;
-  Core core([&] { return LeaseId(16, static_cast<char>(++ids)); },
-            [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, 1'000'000);
-  const auto restored = core.restore(stored, 1'000'000);
-  if (!restored) {
+  const auto next_id = [&] { return LeaseId(16, static_cast<char>(++ids)); };
+  // The product's placer takes much longer to create than a store to be rejected.
+  Core first(
+      next_id, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, 1'000'000);
+  const auto accepted = first.restore(stored, 1'000'000);
+  if (!accepted) {
+    if (accepted.error().message.empty()) std::abort();
+    return 0;
+  }
+  if (stored.empty()) return 0;
+  Core core(
+      next_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, 1'000'000);
+  if (const auto restored = core.restore(stored, 1'000'000); !restored) {  // an unknown policy
     if (restored.error().message.empty()) std::abort();
     return 0;
   }
