@@ -32,14 +32,32 @@ void read_anything(gpupool::fuzz::Input input) {
   static_cast<void>(reader.whole());
 }
 
+// Removes all keys of the record.
+void check_removal(const std::vector<Operations>& record) {
+  const auto removed = kLog.removal()[0].request_delete_range();
+  for (const Operations& transaction : record) {
+    for (const auto& one : transaction) {
+      const std::string& key = one.request_put().key();
+      if (key < removed.key() || key >= removed.range_end()) std::abort();
+    }
+  }
+}
+
+void check_prefix(const std::string& key) {
+  const std::string end = prefix_end(key);
+  if (end != std::string(1, '\0') && (end <= key || end <= key + '\xff')) std::abort();
+}
+
 void write_and_read(gpupool::fuzz::Input input) {
   Operations operations;
   for (uint32_t i = input.below(8); i > 0; --i) {
     auto& put = *operations.Add()->mutable_request_put();
     put.set_key(input.text());
+    check_prefix(put.key());
     put.set_value(std::string(input.get<uint16_t>() % 400, 'v'));
   }
   if (operations.empty()) return;
+  if (!fits_whole(operations) || cut(operations).size() != 1) std::abort();  // a few KiB
   const auto record = kLog.record(operations);
   if (!record) return;
   RedoLog::Reader reader(kLog);
@@ -48,6 +66,7 @@ void write_and_read(gpupool::fuzz::Input input) {
   }
   const Operations again = reader.whole();
   if (again.size() != operations.size()) std::abort();
+  check_removal(*record);
   for (int i = 0; i < again.size(); ++i) {
     if (again[i].SerializeAsString() != operations[i].SerializeAsString()) std::abort();
   }

@@ -29,10 +29,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const uint64_t arguments = device_memory();
   gpupool::fuzz::Input input(data, size);
   const std::string packed = input.long_text();
-  std::memcpy(reinterpret_cast<void*>(arguments), packed.data(), packed.size());
+  // Some at the end of the memory, so that the next argument cannot be read.
+  const bool at_end = packed.size() % 4 == 3 && packed.size() < kGranule;
+  const uint64_t first = at_end ? arguments + kGranule - (packed.size() + 1) : arguments;
+  std::memcpy(reinterpret_cast<void*>(first), packed.data(), packed.size());
   const uint64_t capacity = input.get<uint8_t>();
   std::vector<char> text(capacity + 16, '\x5a');
-  const auto formatted = format_device_text(text.data(), capacity, input.rest().c_str(), arguments);
+  const auto formatted = format_device_text(text.data(), capacity, input.rest().c_str(), first);
   if (formatted.length > capacity || formatted.arguments > static_cast<int32_t>(kMaxPrintfArguments))
     std::abort();
   for (size_t i = capacity; i < text.size(); ++i) {

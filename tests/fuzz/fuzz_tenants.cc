@@ -17,6 +17,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!again || *again != *bytes) __builtin_trap();
   }
   static_cast<void>(parse_rate(text));
+  if (const auto milli = parse_gpus(text)) {
+    const std::string again = gpus_text(*milli);
+    const auto same = parse_gpus(again.substr(0, again.find(' ')));
+    if (!same || *same != *milli || percent_text(*milli).empty() || bytes_text(*milli).empty())
+      __builtin_trap();
+  }
   try {
     static_cast<void>(read_tenants(toml::parse(text)));
   } catch (const toml::parse_error&) {
