@@ -1,6 +1,10 @@
 // Fuzzes a session over the fake driver with everything that a client may send after the hello. The input is
-// a sequence of commands {u16 id, u8 flags, u16 length, body}. The fuzzer adds the sequence number and the
-// header's layout, which almost any mutation would break, so that inputs reach the handlers.
+// a sequence of commands {u16 id, u8 flags, u16 length, body}; with kOtherContext the context's handle comes
+// before the body. The fuzzer adds the sequence number and the header's layout, which almost any mutation
+// would break, so that inputs reach the handlers.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,9 +15,25 @@
 using namespace gpupool;
 using namespace gpupool::worker::test;
 
+namespace {
+
+// Flags of commands.
+constexpr uint8_t kWantsReply = 1;
+constexpr uint8_t kCut = 2;  // the header announces more than follows
+constexpr uint8_t kOtherContext = 4;
+constexpr uint8_t kGivesMemory = 8;  // a descriptor of memory comes with the command, as over shared memory
+
+int memory_file() {
+  const int file = ::memfd_create("fuzz", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, 64 * 1024) != 0) std::abort();
+  return file;
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   testing::FakeDirectMemory direct;  // as over rdma, with stream memory operations
-  TestClient client(false, nullptr, 0, false, &direct);
+  TestClient client(false, nullptr, 0, true, &direct);
   client.retain();
   client.create_stream(0);
   client.map(0, 4 * FakeDriver::kGranularity);
@@ -22,23 +42,29 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     uint16_t length = 0;
     std::memcpy(&id, data, 2);
     std::memcpy(&length, data + 3, 2);
-    const bool wants_reply = (data[2] & 1) != 0;
-    const bool cut = (data[2] & 2) != 0;
+    const uint8_t flags = data[2];
+    uint64_t context = kContext;
     data += 5;
     size -= 5;
+    if ((flags & kOtherContext) != 0 && size >= sizeof context) {
+      std::memcpy(&context, data, sizeof context);
+      data += sizeof context;
+      size -= sizeof context;
+    }
+    if ((flags & kGivesMemory) != 0) client.give_descriptor(memory_file());
     const size_t body = length < size ? length : size;
     const auto* const first = reinterpret_cast<const std::byte*>(data);
-    if (cut) {  // the header announces more than follows
+    if ((flags & kCut) != 0) {
       wire::CommandHeader header;
       header.length = length;
       header.id = id;
-      header.context = kContext;
+      header.context = context;
       header.sequence = client.next_sequence;
       client.send_raw(&header, sizeof header);
       client.send_raw(first, body);
       break;
     }
-    client.send(id, {first, first + body}, wants_reply);
+    client.send(id, {first, first + body}, (flags & kWantsReply) != 0, context);
     data += body;
     size -= body;
   }

@@ -20,6 +20,7 @@
 #include "protocol/wire/copies.h"
 #include "server/worker/session/contexts.h"
 #include "server/worker/session/dump.h"
+#include "server/worker/session/stream_gates.h"
 
 namespace gpupool::worker {
 
@@ -31,6 +32,7 @@ struct DeviceRows {
   uint64_t rows = 1;
 
   uint64_t total() const { return width * rows; }
+  MemoryRange range() const { return {address, (rows - 1) * pitch + width}; }
   uint64_t piece_bytes() const { return wire::bulk_piece_bytes(width, rows); }
   uint64_t pieces() const { return (total() + piece_bytes() - 1) / piece_bytes(); }
   uint64_t size_of(uint64_t piece) const { return std::min(piece_bytes(), total() - piece * piece_bytes()); }

@@ -130,7 +130,8 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
       const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) {
         self->finish(stream, orders_streams);
       };
-      gate_ = copies_.gates.close(stream, sequence_, "a copy to the device", opened, orders_streams);
+      gate_ = copies_.gates.close(stream, sequence_, "a copy to the device", opened, orders_streams,
+                                  rows.range());
       return CUDA_SUCCESS;
     }
   }

@@ -38,7 +38,7 @@ CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   const CUresult result =
       reached_ ? copies_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
-  gate_ = copies_.gates.close(stream, sequence_, "a copy from the device");
+  gate_ = copies_.gates.close(stream, sequence_, "a copy from the device", nullptr, false, rows.range());
   queue_when_ready();
   return CUDA_SUCCESS;
 }

@@ -40,7 +40,7 @@ void RemoteCopy::close_gate(StreamState& stream) {
   };
   const char* const reason =
       client_.to_device ? "a direct copy to the device" : "a direct copy from the device";
-  gate_ = copies_.gates.close(stream, sequence_, reason, opened, client_.orders_streams);
+  gate_ = copies_.gates.close(stream, sequence_, reason, opened, client_.orders_streams, rows.range());
 }
 
 void RemoteCopy::give_back(StreamState& stream) {

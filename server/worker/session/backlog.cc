@@ -48,6 +48,7 @@ bool Backlog::waits_with_legacy(StreamState& stream, uint64_t sequence) const {
 
 const char* Backlog::must_wait(const CommandOrder& order) const {
   if (order.rule == Rule::at_once) return nullptr;
+  if (gates_.any_accesses(order.frees, order.sequence)) return "a copy from or to its memory";
   const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
   const bool own = order.stream && order.stream->own;
   if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order))

@@ -188,6 +188,7 @@ CommandOrder order_of(Contexts& contexts, HandleTable& table, const Graphs& grap
       const auto free = body.get<wire::FreeMemory>();
       order.rule = Rule::in_order;
       order.writes.add(kFrees);
+      order.frees = {free.address, free.size};
       if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
       // Ordered like work: after the legacy stream and after barriers.
       else

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "server/worker/session/contexts.h"
+#include "server/worker/session/stream_gates.h"
 
 namespace gpupool::worker {
 
@@ -47,6 +48,9 @@ struct CommandOrder {
   StreamState* stream = nullptr;
   const ContextState* context = nullptr;
   OrderKeys reads, writes;
+  // Memory that the command unmaps. It waits for copies that access the memory: correct programs order the
+  // free behind them, but others must not make this process access unmapped addresses.
+  MemoryRange frees;
 };
 
 // True for commands whose CUDA function returns before its work is done. A client in synchronous mode must

@@ -269,6 +269,8 @@ std::optional<CUresult> Executor::execute_adopted(const wire::CommandHeader& hea
   const Outcome outcome = execute(command);
   if (in_pieces) session_.inbox.end_replay();
   if (!settle()) return CUDA_ERROR_UNKNOWN;
+  // No copy of a session waits for its client, and the commands after this one are not ordered behind gates.
+  if (session_.gates.any()) return CUDA_ERROR_NOT_SUPPORTED;
   switch (outcome.next) {
     case Outcome::Next::reply: return outcome.result;
     case Outcome::Next::parked:

@@ -18,10 +18,11 @@ void StreamGate::open() {
 }
 
 std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, uint64_t sequence, const char* reason,
-                                               StreamGate::Opened opened, bool for_all_streams) {
+                                               StreamGate::Opened opened, bool for_all_streams,
+                                               MemoryRange memory) {
   closing_(stream);
-  auto gate =
-      std::make_shared<StreamGate>(*this, stream, sequence, reason, for_all_streams, std::move(opened));
+  auto gate = std::make_shared<StreamGate>(*this, stream, sequence, reason, for_all_streams,
+                                           std::move(opened), memory);
   {
     const std::lock_guard lock(mutex_);
     closed_.push_back(gate);
@@ -64,6 +65,12 @@ bool StreamGates::any_for_all_streams_before(uint64_t sequence) const {
 bool StreamGates::any_in(const ContextState& context) const {
   return std::any_of(closed_.begin(), closed_.end(),
                      [&](const auto& gate) { return gate->stream_->context == &context; });
+}
+
+bool StreamGates::any_accesses(const MemoryRange& memory, uint64_t sequence) const {
+  return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) {
+    return gate->sequence_ < sequence && gate->memory_.overlaps(memory);
+  });
 }
 
 template <class Which>

@@ -26,13 +26,22 @@ namespace gpupool::worker {
 
 class StreamGates;
 
+// Device addresses.
+struct MemoryRange {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  bool overlaps(const MemoryRange& other) const {
+    return address < other.address + other.bytes && other.address < address + bytes;
+  }
+};
+
 class StreamGate {
  public:
   // Called by settle() with the stream's context current.
   using Opened = std::function<void(StreamState&)>;
 
   StreamGate(StreamGates& gates, StreamState& stream, uint64_t sequence, const char* reason,
-             bool for_all_streams, Opened opened)
+             bool for_all_streams, Opened opened, MemoryRange memory)
       : gates_(gates),
         stream_(&stream),
         stream_handle_(stream.handle),
@@ -40,7 +49,8 @@ class StreamGate {
         sequence_(sequence),
         reason_(reason),
         for_all_streams_(for_all_streams),
-        opened_(std::move(opened)) {}
+        opened_(std::move(opened)),
+        memory_(memory) {}
   // Opens the gate, and wakes the executor if commands wait for gates.
   void open();
 
@@ -54,6 +64,7 @@ class StreamGate {
   const std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   const bool for_all_streams_;
   Opened opened_;
+  const MemoryRange memory_;
   std::atomic<bool> is_open_{false};
 };
 
@@ -67,9 +78,11 @@ class StreamGates {
 
   // `sequence`: of the command. `reason`: what the stream waits for, a string literal such as "a host
   // function". `for_all_streams`: later work of every stream is ordered behind this gate, not just the
-  // stream's own.
+  // stream's own. `memory`: device memory that threads of this process or the client's network card may
+  // access until the gate opens; frees of it wait.
   std::shared_ptr<StreamGate> close(StreamState& stream, uint64_t sequence, const char* reason,
-                                    StreamGate::Opened opened = nullptr, bool for_all_streams = false);
+                                    StreamGate::Opened opened = nullptr, bool for_all_streams = false,
+                                    MemoryRange memory = {});
   // Closes a gate that the client opens by `number`. Returns null if the number is in use.
   std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t sequence, const char* reason,
                                               uint64_t number, StreamGate::Opened opened = nullptr);
@@ -86,6 +99,8 @@ class StreamGates {
   bool any_before(uint64_t sequence) const;
   bool any_for_all_streams_before(uint64_t sequence) const;
   bool any_in(const ContextState& context) const;
+  // True if something behind a gate of an earlier command may access the memory.
+  bool any_accesses(const MemoryRange& memory, uint64_t sequence) const;
   // True if a gate waits for an answer of the client, not only for data in transit.
   bool any_by_number() const { return !numbers_.empty(); }
   const std::vector<std::shared_ptr<StreamGate>>& closed() const { return closed_; }
