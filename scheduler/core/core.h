@@ -5,7 +5,8 @@
 //
 // Invariant: a GPU share is granted only when no earlier lease can still use it. Therefore the share of an
 // ended lease stays allocated until its node reports that no session of the lease is left, the node's poold
-// has been restarted, or an operator removes the node.
+// has been restarted, or an operator removes the node. The same holds for each node that a lease moves away
+// from (moves.cc).
 //
 // The caller must store Effects::writes before it sends any message of the same or of later Effects.
 // restore() rebuilds a core from the store without losing a lease. Waiting requests are not stored; their
@@ -24,6 +25,9 @@
 #include "scheduler/core/tenant.h"
 
 namespace gpupool::scheduler {
+
+class LeaseRecord;  // records.proto
+class PartRecord;
 
 struct ConfiguredTenant {
   std::string name;
@@ -68,14 +72,19 @@ class Core {
 
   // Operators. ErrorCode::unavailable: no such node, tenant, lease or request. ErrorCode::invalid: the
   // message says why the command was rejected.
+  // With `move`, moves the node's leases to other nodes as soon as there is room; with `evict` also, evicts
+  // those that are still there after the grace. Replaces what an earlier call requested.
   Result<void> drain(const std::string& node, const std::string& reason, bool evict,
-                     std::optional<uint32_t> grace_ms, Time now);
+                     std::optional<uint32_t> grace_ms, Time now, bool move = false);
   Result<void> undrain(const std::string& node, Time now);
   Result<uint32_t> remove_node(const std::string& node, Time now);
   // Declares this node the owner of the GPU with this UUID, even if other nodes report the same UUID.
   Result<void> trust_gpu(const std::string& node, const std::string& uuid, Time now);
   Result<LeaseId> evict(const std::string& lease, const std::string& reason, std::optional<uint32_t> grace_ms,
                         Time now);
+  // Begins to move the lease's part on node `from` to node `to`. `from` may be empty if the lease is on one
+  // node; if `to` is empty, placement chooses the node.
+  Result<LeaseId> move(const std::string& lease, const std::string& from, const std::string& to, Time now);
   Result<pool::TenantQuota> set_quota(const std::string& tenant, const pool::TenantQuota& changes, Time now);
   Result<pool::TenantQuota> clear_quota(const std::string& tenant, Time now);
   Result<pool::Policy> set_policy(const pool::Policy& changes, Time now);
@@ -101,9 +110,13 @@ class Core {
  private:
   // Lease clients and leases (leases.cc).
   void grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time now);
+  GrantedServer server_of(const Lease& lease, const LeasePart& part, Time now) const;
   void announce(Lease& lease, Time now);
+  void renew(Lease& lease, Time now);
   void end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now);
   void notify_end(Lease& lease, Time now, bool over);
+  void enter_part(Lease& lease, LeasePart& part);
+  void free_part(Lease& lease, const LeasePart& part);
   void part_gone(Lease& lease, Node& node, Time now);
   Lease& index_lease(Lease lease, Time now);
   void release_quota(Lease& lease, Time now);
@@ -111,17 +124,39 @@ class Core {
   void refuse(Stream stream, Refusal::Kind kind, const std::string& reason);
   Tenant& tenant(const std::string& name);
 
+  // Moves of leases (moves.cc), and where to (move_places.cc).
+  void begin_move(Lease& lease, size_t place, LeasePart to, Time now);
+  bool substitute(Lease& lease, size_t place, bool gone, const std::string& reason, Time now);
+  void fail_move(Lease& lease, const std::string& reason, bool gone, Time now);
+  void try_again(Lease& lease, size_t place);
+  void forget_leaving(Lease& lease, const Node& node, Time now);
+  void lease_left(Lease& lease, Node& node, Time now);
+  void lose_part(Lease& lease, Node& node, const std::string& reason, bool gone, Time now);
+  void gather_parts(Lease& lease, const std::string& reason, Time now);
+  void check_moves(Time now);
+  void move_away(Time now);
+  void evict_rest(Node& node, Time now);
+  void forget_failed_moves(Node& node);
+  void note_move(const char* event, const Lease& lease, const Node& from, const Node& to, Time since,
+                 const std::string& reason, Time now);
+  static void order_to_move(const Lease& lease, const Node& node, pool::NodeOrders& orders);
+  Demand demand_of(const Lease& lease, const LeasePart& part) const;
+  std::optional<std::string> why_not_to(const Lease& lease, const LeasePart& part, const Demand& demand,
+                                        const Node& node) const;
+  Result<LeasePart> place_part(const Lease& lease, const LeasePart& part, Node* to);
+
   Result<Node*> known_node(const std::string& name);
   Result<LeaseId> lease_called(const std::string& text) const;
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
+  void take_uses(Node& node, const pool::NodeReport& report, Time now);
   void take_inventory(Node& node, const pool::Inventory& inventory, Time now,
                       std::map<std::string, Claim> claims = {});
   void judge_claims(const std::string& uuid);
   void notice_pause(Time now);
   void check_node(Node& node, Time now);
-  void end_leases(Node& node, const std::string& reason, Time now);
+  uint32_t end_leases(Node& node, const std::string& reason, Time now);
   void changed(Node& node, bool more_free);
   void answer(const Node& node) { to_answer_.insert(node.name()); }
   pool::NodeOrders orders(const Node& node, Time now) const;
@@ -146,14 +181,19 @@ class Core {
   void send_places(Time now);
   std::vector<std::pair<Stream, uint32_t>> places() const;
 
+  void count_moves(const Node& node, pool::NodeState& out) const;  // views.cc
+
   // Texts (explain.cc).
   std::string explain(const WaitingRequest& waiter) const;
+  std::vector<std::string> explain(const Lease& lease, Time now) const;
   // Returns the tenant's earlier request that exceeds the quota and blocks this one; null if there is none.
   const WaitingRequest* blocking_request(const WaitingRequest& waiter) const;
 
   // Restore (records.cc).
   Result<void> restore_node(const std::string& value, Time now);
   Result<void> restore_lease(const std::string& value, Time now);
+  Result<void> restore_moves(const LeaseRecord& record, Lease& lease);
+  Result<LeasePart> restore_part(const PartRecord& stored);
 
   void note(const char* event, std::vector<std::pair<const char*, std::string>> fields,
             Note::Level level = Note::Level::info) {
@@ -173,6 +213,7 @@ class Core {
 
   std::map<std::string, Tenant> tenants_;
   LeaseTable leases_;
+  std::set<LeaseId> moving_;  // leases with Lease::move
 
   Queue queue_;
   uint64_t requests_ = 0;

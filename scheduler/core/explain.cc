@@ -1,4 +1,4 @@
-// Core: texts for users whose requests wait: the request, and what it waits for.
+// Core: texts for users whose requests wait, and for operators who ask about a lease.
 #include "common/text/units.h"
 #include "protocol/control/node_condition.h"
 #include "scheduler/core/core.h"
@@ -35,7 +35,75 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   return hosts <= kMaxHosts ? text : text + " and " + std::to_string(hosts - kMaxHosts) + " more";
 }
 
+std::string whole_seconds(Time milliseconds) {
+  return std::to_string((std::max<Time>(0, milliseconds) + 999) / 1000) + " s";
+}
+
+void explain_moves(const Lease& lease, const pool::Policy& policy, Time now,
+                   std::vector<std::string>& lines) {
+  if (lease.move) {
+    const LeaseMove& move = *lease.move;
+    const LeasePart& from = lease.parts[move.place];
+    lines.push_back("moving from node '" + from.node->name() + "' to node '" + move.to.node->name() +
+                    "' for " + whole_seconds(now - move.since) + ": " + counted(from.sessions, "session") +
+                    " left, " + counted(move.to.sessions, "session") + " there" +
+                    (move.cannot_move.empty() ? "" : "; " + move.cannot_move));
+    if (from.node->silent)
+      lines.push_back("no heartbeat from node '" + from.node->name() + "', which has to move the sessions");
+    else if (policy.move_ms() != 0)
+      lines.push_back("the move is turned round in " +
+                      whole_seconds(move.timed_from + policy.move_ms() - now) + " (policy move)");
+  }
+  for (const LeavingPart& one : lease.leaving) {
+    const std::string node = "node '" + one.part.node->name() + "'";
+    lines.push_back(one.back ? "the move to " + node + " has failed: " + one.reason
+                             : one.reason + " while the lease moved away from it");
+    lines.push_back(node + " keeps its share until no session is left there (" +
+                    counted(one.part.sessions, "session") +
+                    " now), its poold is restarted, or it is removed" +
+                    (one.part.node->silent ? "; no heartbeat from it" : "") +
+                    (one.part.cannot_move.empty() ? "" : "; " + one.part.cannot_move));
+  }
+  for (const LeasePart& part : lease.parts) {
+    const std::string node = "node '" + part.node->name() + "'";
+    if (!part.cannot_move.empty())
+      lines.push_back("not moved away from " + node + ": " + part.cannot_move);
+    else if (part.node->moves_away && !part.waits_because.empty())
+      lines.push_back("waits to move away from " + node + ", which is drained: " + part.waits_because);
+  }
+}
+
 }  // namespace
+
+// Says what a lease waits for, one line for each thing.
+std::vector<std::string> Core::explain(const Lease& lease, Time now) const {
+  if (!lease.ending) {
+    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) +
+                               (lease.request.host().empty() ? "" : " on " + lease.request.host());
+    std::vector<std::string> lines{lease.holder != 0
+                                       ? "granted; held by " + holder
+                                       : holder +
+                                             " is disconnected from the scheduler; the lease is held for "
+                                             "another " +
+                                             whole_seconds(lease.deadline - now)};
+    for (const LeasePart& part : lease.parts)
+      lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " +
+                      counted(part.sessions, "session"));
+    explain_moves(lease, policy_, now, lines);
+    return lines;
+  }
+  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " +
+                                 lease.reason};
+  if (lease.end_at > now)
+    lines.push_back("its sessions will be ended in " + whole_seconds(lease.end_at - now));
+  for (const LeasePart& part : lease.parts) {
+    lines.push_back("waiting for node '" + part.node->name() + "' to confirm that its sessions have ended" +
+                    (part.node->silent   ? "; no heartbeat from the node"
+                     : part.sessions > 0 ? "; " + counted(part.sessions, "session")
+                                         : ""));
+  }
+  return lines;
+}
 
 const WaitingRequest* Core::blocking_request(const WaitingRequest& waiter) const {
   const auto blocked = blocked_.find(waiter.tenant);

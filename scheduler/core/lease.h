@@ -1,6 +1,9 @@
 // A lease in the scheduler's core: its request, its parts on nodes, and its state. Owned by Core; its thread.
 #pragma once
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/core/node.h"
@@ -16,6 +19,40 @@ struct LeasePart {
   std::vector<Share> shares;
   HostAmount host;
   uint32_t sessions = 0;  // in the node's last report
+  bool counted = true;    // its shares are included in the tenant's usage
+  // Why its last move failed; of a leaving part: why a session could not move so far. Empty: nothing of the
+  // kind is known.
+  std::string cannot_move;
+  // Of a part that programs use:
+  std::string waits_because;  // why it has not begun to leave a node that is drained with `move`
+  uint64_t tried_at = 0;      // Core::capacity_ when no other node had room for it
+};
+
+// Applies `change` to the allocations of the GPUs and of the host that this part of a lease uses.
+template <class Change>
+void for_each_allocation(const LeasePart& part, Change change) {
+  for (const auto& share : part.shares) change(part.node->gpus[share.gpu].allocations, share.amount);
+  change(part.node->host, part.host);
+}
+
+// A lease is moving: `to` takes the place of a part when the node of that part reports that no session of the
+// lease is left there.
+struct LeaseMove {
+  LeasePart to;  // allocated, but not counted in the tenant's usage
+  size_t place;  // of the part that it replaces, in Lease::parts
+  Time since;
+  Time timed_from;          // `since`, plus the time during which the scheduler was suspended
+  std::string cannot_move;  // in the last report of the node that the lease leaves
+};
+
+// A part that programs are not to use any more. It stays allocated until its node reports that no session of
+// the lease is left, has another poold process, or is removed.
+struct LeavingPart {
+  LeasePart part;  // not counted in the tenant's usage
+  size_t place;    // its sessions are to move to the part at this place in Lease::parts
+  bool back;       // its move was turned round; false: its node was lost while the lease moved away from it
+  Time since;      // when the move began, or when the node was lost
+  std::string reason;
 };
 
 struct Lease {
@@ -23,8 +60,15 @@ struct Lease {
   std::string tenant;
   pool::Request request;
   std::string queue_id;  // WaitingRequest::queue_id() of its request; empty: granted by an earlier leader
-  std::vector<LeasePart> parts;  // parts still allocated, in the order of the client's CUDA devices
-  uint64_t serial = 1;           // of the tokens; incremented by each renewal
+  // The parts that programs use, in the order of the client's CUDA devices. Of an ending lease: all parts
+  // that are still allocated.
+  std::vector<LeasePart> parts;
+  std::optional<LeaseMove> move;     // not of an ending lease
+  std::vector<LeavingPart> leaving;  // not of an ending lease
+  // Names and boot ids of the poold processes that the lease has left. They admit no session of it any more,
+  // so it never returns to one of them.
+  std::vector<std::pair<std::string, std::string>> left;
+  uint64_t serial = 1;  // of the tokens; incremented by each renewal
   Time granted = 0;
   uint64_t to_device_bytes_per_second = 0;
   uint64_t to_host_bytes_per_second = 0;
@@ -39,6 +83,44 @@ struct Lease {
   bool counted = false;  // included in its tenant's usage
 
   bool preemptible() const { return request.priority() == lease::BEST_EFFORT && !ending; }
+  template <class Visit>
+  void for_each_part(Visit visit) {
+    for (LeasePart& part : parts) visit(part);
+    if (move) visit(move->to);
+    for (LeavingPart& one : leaving) visit(one.part);
+  }
+  template <class Visit>
+  void for_each_part(Visit visit) const {
+    for (const LeasePart& part : parts) visit(part);
+    if (move) visit(move->to);
+    for (const LeavingPart& one : leaving) visit(one.part);
+  }
+  // Returns the lease's part on this node; null if it has none. A lease has at most one part on a node.
+  LeasePart* part_on(const Node& node) {
+    LeasePart* found = nullptr;
+    for_each_part([&](LeasePart& part) { found = part.node == &node ? &part : found; });
+    return found;
+  }
+  const LeasePart* part_on(const Node& node) const { return const_cast<Lease*>(this)->part_on(node); }
+  // Returns the place in `parts` of the part that programs use on this node; parts.size() if there is none.
+  size_t place_on(const Node& node) const {
+    size_t place = 0;
+    while (place < parts.size() && parts[place].node != &node) ++place;
+    return place;
+  }
+  LeavingPart* leaving_from(const Node& node) {
+    for (LeavingPart& one : leaving) {
+      if (one.part.node == &node) return &one;
+    }
+    return nullptr;
+  }
+  // True if the part at this place is moving to another node.
+  bool moves_from(size_t place) const { return move && move->place == place; }
+  // True if no further move may begin. A part on a lost node does not prevent one.
+  bool is_moving() const {
+    return move || std::any_of(leaving.begin(), leaving.end(),
+                               [](const LeavingPart& one) { return !one.part.node->lost; });
+  }
 };
 
 // A lease that has ended, kept to answer `pool-admin why`.

@@ -36,7 +36,7 @@ std::optional<LeaseId> LeaseTable::granted_for(const std::string& tenant,
 Lease& LeaseTable::add(Lease lease) {
   Lease& kept = leases_[lease.id] = std::move(lease);
   if (!kept.request.id().empty()) by_request_[{kept.tenant, kept.request.id()}] = kept.id;
-  for (const LeasePart& part : kept.parts) note_labels(kept, *part.node, true);
+  kept.for_each_part([&](const LeasePart& part) { note_labels(kept, *part.node, true); });
   return kept;
 }
 

@@ -38,7 +38,8 @@ class LeaseTable {
   // Returns the lease with the earliest deadline that has passed, or null.
   Lease* next_due(Time now);
 
-  // Call when a lease's part on a node is freed.
+  // Call when a part on a node is added to a lease, and when one is freed.
+  void add_labels(const Lease& lease, const Node& node) { note_labels(lease, node, true); }
   void forget_labels(const Lease& lease, const Node& node) { note_labels(lease, node, false); }
   // Add the nodes of the tenant's leases that have one of the labels, or that must be apart from one.
   void add_labelled(const std::string& tenant, const Labels& labels, std::set<const Node*>& to) const;

@@ -6,16 +6,6 @@
 #include "scheduler/core/feasibility.h"
 
 namespace gpupool::scheduler {
-namespace {
-
-// Applies `change` to the allocations of the GPUs and of the host that this part of a lease uses.
-template <class Change>
-void for_each_allocation(const LeasePart& part, Change change) {
-  for (const auto& share : part.shares) change(part.node->gpus[share.gpu].allocations, share.amount);
-  change(part.node->host, part.host);
-}
-
-}  // namespace
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request,
                    std::optional<Time> arrived, Time now) {
@@ -120,10 +110,12 @@ Lease& Core::index_lease(Lease lease, Time now) {
   Lease& kept = leases_.add(std::move(lease));
   Tenant& whose = tenant(kept.tenant);
   whose.count(now);
-  kept.counted = true;
-  ++whose.leases;
-  for (const LeasePart& part : kept.parts) {
+  kept.counted =
+      std::any_of(kept.parts.begin(), kept.parts.end(), [](const LeasePart& part) { return part.counted; });
+  whose.leases += kept.counted;
+  kept.for_each_part([&](const LeasePart& part) {
     for (const auto& share : part.shares) {
+      if (!part.counted) continue;
       whose.milli += share.amount.milli;
       whose.memory += share.amount.memory;
     }
@@ -134,7 +126,8 @@ Lease& Core::index_lease(Lease lease, Time now) {
         allocations.preemptible += amount;
     });
     part.node->leases.insert(kept.id);
-  }
+  });
+  if (kept.move) moving_.insert(kept.id);
   if (kept.ending)
     leases_.set_deadline(kept, std::max(now, kept.end_at));
   else
@@ -142,36 +135,57 @@ Lease& Core::index_lease(Lease lease, Time now) {
   return kept;
 }
 
+GrantedServer Core::server_of(const Lease& lease, const LeasePart& part, Time now) const {
+  GrantedServer server;
+  server.address = part.node->inventory.addresses(0);
+  lease::Lease& token = server.lease;
+  token.set_id(lease.id);
+  token.set_serial(lease.serial);
+  token.set_tenant(lease.tenant);
+  token.set_node(part.node->name());
+  token.set_boot(part.node->boot());
+  for (const auto& share : part.shares) {
+    lease::Share& out = *token.add_shares();
+    out.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
+    out.set_compute_milli(share.amount.milli);
+    out.set_memory_bytes(share.amount.memory);
+  }
+  token.set_issued_ms(now);
+  token.set_expires_ms(now + policy_.token_ms());
+  token.set_mode(lease.request.mode());
+  token.set_priority(lease.request.priority());
+  token.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
+  token.set_to_host_bytes_per_second(lease.to_host_bytes_per_second);
+  token.set_sessions(lease.sessions);
+  return server;
+}
+
 // Sends the client the complete grant with fresh tokens, and schedules the next renewal.
 void Core::announce(Lease& lease, Time now) {
-  Grant grant{
-      .lease = lease.id, .servers = {}, .expires = now + policy_.token_ms(), .hold_ms = policy_.hold_ms()};
-  for (const LeasePart& part : lease.parts) {
-    GrantedServer& server = grant.servers.emplace_back();
-    server.address = part.node->inventory.addresses(0);
-    lease::Lease& token = server.lease;
-    token.set_id(lease.id);
-    token.set_serial(lease.serial);
-    token.set_tenant(lease.tenant);
-    token.set_node(part.node->name());
-    token.set_boot(part.node->boot());
-    for (const auto& share : part.shares) {
-      lease::Share& out = *token.add_shares();
-      out.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
-      out.set_compute_milli(share.amount.milli);
-      out.set_memory_bytes(share.amount.memory);
-    }
-    token.set_issued_ms(now);
-    token.set_expires_ms(grant.expires);
-    token.set_mode(lease.request.mode());
-    token.set_priority(lease.request.priority());
-    token.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
-    token.set_to_host_bytes_per_second(lease.to_host_bytes_per_second);
-    token.set_sessions(lease.sessions);
+  Grant grant{.lease = lease.id,
+              .servers = {},
+              .moves = {},
+              .expires = now + policy_.token_ms(),
+              .hold_ms = policy_.hold_ms()};
+  for (const LeasePart& part : lease.parts) grant.servers.push_back(server_of(lease, part, now));
+  const auto add_move = [&](size_t place, const LeasePart& part) {
+    grant.moves.push_back({static_cast<uint32_t>(place), server_of(lease, part, now)});
+  };
+  if (lease.move) add_move(lease.move->place, lease.move->to);
+  // Programs have sessions there until they have moved back.
+  for (const LeavingPart& one : lease.leaving) {
+    if (one.back && !one.part.node->lost && !lease.moves_from(one.place)) add_move(one.place, one.part);
   }
   effects_.clients.push_back({lease.holder, std::move(grant)});
   dirty_leases_.insert(lease.id);
   leases_.set_deadline(lease, now + policy_.token_ms() / 2);
+}
+
+// Issues new tokens. A disconnected holder gets them when it resumes.
+void Core::renew(Lease& lease, Time now) {
+  ++lease.serial;
+  dirty_leases_.insert(lease.id);
+  if (lease.holder != 0) announce(lease, now);
 }
 
 void Core::due(Lease& lease, Time now) {
@@ -179,9 +193,8 @@ void Core::due(Lease& lease, Time now) {
     leases_.set_deadline(lease, 0);
     notify_end(lease, now, true);
   } else if (lease.holder != 0) {
-    ++lease.serial;
     counters_.set_renewed(counters_.renewed() + 1);
-    announce(lease, now);
+    renew(lease, now);
   } else {
     end(lease, pool::Ended::EXPIRED, "the client was disconnected for longer than the hold time", 0, now);
   }
@@ -191,6 +204,7 @@ void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, ui
   const Time at = now + grace_ms;
   if (lease.ending && lease.end_at <= at) return;
   if (!lease.ending) {
+    gather_parts(lease, reason, now);
     for (const LeasePart& part : lease.parts) {
       for_each_allocation(part, [&](auto& allocations, const auto& amount) {
         if (lease.preemptible()) allocations.preemptible -= amount;
@@ -233,11 +247,41 @@ void Core::release_quota(Lease& lease, Time now) {
   --whose.leases;
   for (const LeasePart& part : lease.parts) {
     for (const auto& share : part.shares) {
+      if (!part.counted) continue;
       whose.milli -= share.amount.milli;
       whose.memory -= share.amount.memory;
     }
   }
   ++capacity_;  // the tenant's quota has room again
+}
+
+// Allocates a part that a lease gets besides `Lease::parts`. The lease must not be ending.
+void Core::enter_part(Lease& lease, LeasePart& part) {
+  part.counted = false;
+  for_each_allocation(part, [&](auto& allocations, const auto& amount) {
+    allocations.used += amount;
+    if (lease.preemptible()) allocations.preemptible += amount;
+  });
+  part.node->leases.insert(lease.id);
+  leases_.add_labels(lease, *part.node);
+  dirty_leases_.insert(lease.id);
+  changed(*part.node, false);
+}
+
+// Frees the allocations of a part that the caller removes from the lease. Requires that none of the lease's
+// sessions is left there.
+void Core::free_part(Lease& lease, const LeasePart& part) {
+  for_each_allocation(part, [&](auto& allocations, const auto& amount) {
+    allocations.used -= amount;
+    if (lease.ending)
+      allocations.ending -= amount;
+    else if (lease.preemptible())
+      allocations.preemptible -= amount;
+  });
+  part.node->leases.erase(lease.id);
+  leases_.forget_labels(lease, *part.node);
+  dirty_leases_.insert(lease.id);
+  changed(*part.node, true);
 }
 
 // Frees an ending lease's part on this node. Requires that none of the lease's sessions is left there.
@@ -246,12 +290,10 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
   const auto part = std::find_if(lease.parts.begin(), lease.parts.end(),
                                  [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;
-  if (lease.parts.size() == 1 || lease.why == pool::Ended::NODE_LOST) release_quota(lease, now);
-  for_each_allocation(*part, [](auto& allocations, const auto& amount) {
-    allocations.used -= amount;
-    allocations.ending -= amount;
-  });
-  if (lease.counted) {  // the lease has other parts: subtract only this one from the tenant's usage
+  const auto counted =
+      std::count_if(lease.parts.begin(), lease.parts.end(), [](const LeasePart& one) { return one.counted; });
+  if (counted == (part->counted ? 1 : 0) || lease.why == pool::Ended::NODE_LOST) release_quota(lease, now);
+  if (lease.counted && part->counted) {  // the lease has other parts: subtract only this one
     Tenant& whose = tenant(lease.tenant);
     whose.count(now);
     for (const auto& share : part->shares) {
@@ -259,11 +301,8 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
       whose.memory -= share.amount.memory;
     }
   }
-  node.leases.erase(lease.id);
-  leases_.forget_labels(lease, node);
+  free_part(lease, *part);
   lease.parts.erase(part);
-  dirty_leases_.insert(lease.id);
-  changed(node, true);
   if (!lease.parts.empty()) return;
   notify_end(lease, now, true);
   leases_.set_deadline(lease, 0);
@@ -288,8 +327,7 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
   leases_.set_holder(*lease, stream);
   if (lease->ending) return notify_end(*lease, now, lease->end_at <= now);
   counters_.set_resumed(counters_.resumed() + 1);
-  ++lease->serial;
-  announce(*lease, now);
+  renew(*lease, now);
 }
 
 void Core::release(Stream stream, Time now) {

@@ -80,11 +80,15 @@ struct Node {
   pool::Inventory inventory;
   std::vector<Gpu> gpus;  // in the inventory's order
   Allocations<HostAmount> host;
-  std::set<LeaseId> leases;  // leases with a part on this node
+  std::set<LeaseId> leases;  // leases with a part on this node, also an arriving or a leaving one
 
   bool drained = false;
   std::string drained_because;
-  Time drained_at = 0;       // 0: unknown
+  Time drained_at = 0;      // 0: unknown
+  bool moves_away = false;  // drained, and its leases are to move to other nodes
+  // With `moves_away`: when the leases that are still here are evicted; 0: they are not. Holders of leases
+  // that are not moving are told from `evict_notice_at` on.
+  Time evict_at = 0, evict_notice_at = 0;
   std::string removed_boot;  // boot id of the poold process that an operator removed
 
   Stream stream = 0;

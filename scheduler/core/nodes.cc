@@ -1,5 +1,6 @@
 // Core: registration of nodes, heartbeats, fencing and loss.
 #include "common/text/names.h"
+#include "common/text/printable.h"
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/inventory.h"
@@ -87,11 +88,13 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
       if (gpu.uuid == report.gpus(i).uuid()) gpu.use = report.gpus(i);
     }
   }
-  const auto part_on_node = [&](Lease& lease) {
-    return std::find_if(lease.parts.begin(), lease.parts.end(),
-                        [&](const LeasePart& part) { return part.node == &node; });
-  };
-  for (const LeaseId& id : node.leases) part_on_node(*leases_.find(id))->sessions = 0;
+  take_uses(node, report, now);
+  check_node(node, now);
+  answer(node);
+}
+
+void Core::take_uses(Node& node, const pool::NodeReport& report, Time now) {
+  for (const LeaseId& id : node.leases) leases_.find(id)->part_on(node)->sessions = 0;
   node.unknown_leases.clear();
   for (int i = 0; i < report.leases_size() && i < kMaxReportedLeases; ++i) {
     const pool::LeaseUse& use = report.leases(i);
@@ -105,14 +108,14 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
     if (use.serial() > lease->serial)
       node.distrust_reason =
           "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
-    part_on_node(*lease)->sessions = use.sessions();
-    if (use.sessions() > 0) continue;
-    if (!lease->ending)
-      end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' ended it", policy_.grace_ms(), now);
-    part_gone(*lease, node, now);
+    LeasePart& part = *lease->part_on(node);
+    part.sessions = use.sessions();
+    if (lease->moves_from(lease->place_on(node)))
+      lease->move->cannot_move = printable_message(use.cannot_move());
+    else if (lease->leaving_from(node))
+      part.cannot_move = printable_message(use.cannot_move());
+    if (use.sessions() == 0) lease_left(*lease, node, now);
   }
-  check_node(node, now);
-  answer(node);
 }
 
 void Core::node_disconnected(Stream stream, Time now) {
@@ -140,6 +143,7 @@ void Core::notice_pause(Time now) {
   for (auto& [id, lease] : leases_.all()) {
     if (lease.holder == 0 && !lease.ending && lease.deadline != 0)
       leases_.set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
+    if (lease.move) lease.move->timed_from += away;
   }
 }
 
@@ -153,14 +157,12 @@ void Core::check_node(Node& node, Time now) {
     counters_.set_nodes_lost(counters_.nodes_lost() + 1);
     note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}},
          Note::Level::warning);
-    for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
-      Lease& lease = *leases_.find(id);
-      end(lease, pool::Ended::NODE_LOST,
-          "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)"),
-          policy_.grace_ms(), now);
-      release_quota(lease, now);
-    }
+    const std::string reason =
+        "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)");
+    for (const LeaseId& id : std::set<LeaseId>(node.leases))
+      lose_part(*leases_.find(id), node, reason, false, now);
   }
+  evict_rest(node, now);
   const std::string fence = node.fence();
   if (fence != node.sent_fence) {
     if (!fence.empty()) {
@@ -194,13 +196,16 @@ void Core::changed(Node& node, bool more_free) {
   dirty_ = places_changed_ = true;
 }
 
-// Ends and frees the node's parts of all leases: its poold process is gone, and its sessions with it.
-void Core::end_leases(Node& node, const std::string& reason, Time now) {
+// Frees the node's parts of all leases: its poold process is gone, and its sessions with it. Returns the
+// number of leases that end: all but those that can go on with another part.
+uint32_t Core::end_leases(Node& node, const std::string& reason, Time now) {
+  uint32_t ended = 0;
   for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
-    Lease& lease = *leases_.find(id);
-    end(lease, pool::Ended::NODE_LOST, reason, lease.parts.size() == 1 ? 0 : policy_.grace_ms(), now);
-    part_gone(lease, node, now);
+    lose_part(*leases_.find(id), node, reason, true, now);
+    const Lease* const left = leases_.find(id);
+    ended += !left || left->ending;
   }
+  return ended;
 }
 
 // Replaces the inventory of a node without leases. `claims` are the claims restored from the store; a GPU
@@ -266,7 +271,10 @@ pool::NodeOrders Core::orders(const Node& node, Time now) const {
   orders.set_fenced_because(node.fence());
   for (const LeaseId& id : node.leases) {
     const Lease& lease = leases_.all().at(id);
-    if (!lease.ending) continue;
+    if (!lease.ending) {
+      order_to_move(lease, node, orders);
+      continue;
+    }
     pool::EndLease& order = *orders.add_end();
     order.set_lease(id);
     order.set_reason(lease.reason);

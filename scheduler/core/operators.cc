@@ -1,4 +1,5 @@
-// Core: the operators' commands (pool-admin): drain, undrain, remove, trust, evict, quotas, policy, why.
+// Core: the operators' commands (pool-admin): drain, undrain, remove, trust, evict, move, quotas, policy,
+// why.
 #include <algorithm>
 
 #include "common/text/names.h"
@@ -10,6 +11,8 @@
 
 namespace gpupool::scheduler {
 namespace {
+
+constexpr size_t kShortId = 8;  // digits of a lease's id in messages
 
 Error unknown(const std::string& what) {
   return {ErrorCode::unavailable, what};
@@ -27,34 +30,6 @@ std::optional<std::vector<std::string>> why_ended(const std::deque<EndedLease>& 
       "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
 }
 
-std::vector<std::string> why_not_over(const Lease& lease, Time now) {
-  if (!lease.ending) {
-    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) +
-                               (lease.request.host().empty() ? "" : " on " + lease.request.host());
-    std::vector<std::string> lines{
-        lease.holder != 0
-            ? "granted; held by " + holder
-            : holder + " is disconnected from the scheduler; the lease is held for another " +
-                  std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s"};
-    for (const LeasePart& part : lease.parts)
-      lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " +
-                      counted(part.sessions, "session"));
-    return lines;
-  }
-  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " +
-                                 lease.reason};
-  if (lease.end_at > now)
-    lines.push_back("its sessions will be ended in " + std::to_string((lease.end_at - now + 999) / 1000) +
-                    " s");
-  for (const LeasePart& part : lease.parts) {
-    lines.push_back("waiting for node '" + part.node->name() + "' to confirm that its sessions have ended" +
-                    (part.node->silent   ? "; no heartbeat from the node"
-                     : part.sessions > 0 ? "; " + counted(part.sessions, "session")
-                                         : ""));
-  }
-  return lines;
-}
-
 }  // namespace
 
 Result<Node*> Core::known_node(const std::string& name) {
@@ -64,31 +39,54 @@ Result<Node*> Core::known_node(const std::string& name) {
 }
 
 Result<void> Core::drain(const std::string& name, const std::string& reason, bool evict,
-                         std::optional<uint32_t> grace_ms, Time now) {
-  const auto node = known_node(name);
-  if (!node) return node.error();
-  if (!std::exchange((*node)->drained, true)) (*node)->drained_at = now;
-  (*node)->drained_because = reason;
+                         std::optional<uint32_t> grace_ms, Time now, bool move) {
+  const auto known = known_node(name);
+  if (!known) return known.error();
+  Node& node = **known;
+  if (!std::exchange(node.drained, true)) node.drained_at = now;
+  node.drained_because = reason;
+  node.moves_away = move;
+  node.evict_at = node.evict_notice_at = 0;
   dirty_nodes_.insert(name);
-  note("node_drained",
-       {{"node", name}, {"reason", reason}, {"leases", std::to_string((*node)->leases.size())}});
-  if (evict) {
-    for (const LeaseId& id : std::set<LeaseId>((*node)->leases)) {
-      end(*leases_.find(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason,
-          grace_ms.value_or(policy_.grace_ms()), now);
-    }
+  note("node_drained", {{"node", name},
+                        {"reason", reason},
+                        {"leases", std::to_string(node.leases.size())},
+                        {"move", move ? "yes" : "no"}});
+  const uint32_t grace = grace_ms.value_or(policy_.grace_ms());
+  if (evict && move) {
+    node.evict_at = now + grace;
+    node.evict_notice_at = node.evict_at - std::min(policy_.grace_ms(), grace / 2);
+  } else if (evict) {
+    for (const LeaseId& id : std::set<LeaseId>(node.leases))
+      end(*leases_.find(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason, grace, now);
   }
-  check_node(**node, now);
+  forget_failed_moves(node);
+  check_node(node, now);
+  dirty_ = true;
   return {};
+}
+
+// Lets moves of leases away from the node be tried again.
+void Core::forget_failed_moves(Node& node) {
+  for (const LeaseId& id : node.leases) {
+    Lease& lease = *leases_.find(id);
+    const size_t place = lease.ending ? lease.parts.size() : lease.place_on(node);
+    if (place == lease.parts.size()) continue;
+    LeasePart& part = lease.parts[place];
+    if (!std::exchange(part.cannot_move, {}).empty()) dirty_leases_.insert(id);
+    part.waits_because.clear();
+    part.tried_at = 0;
+  }
 }
 
 Result<void> Core::undrain(const std::string& name, Time now) {
   const auto known = known_node(name);
   if (!known) return known.error();
   Node& node = **known;
-  node.drained = false;
+  node.drained = node.moves_away = false;
   node.drained_because.clear();
-  node.drained_at = 0;
+  node.drained_at = node.evict_at = node.evict_notice_at = 0;
+  forget_failed_moves(node);
   node.distrust_reason.clear();
   node.flapping_until = 0;
   node.registrations.clear();
@@ -106,17 +104,16 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   if (node.stream != 0 && !node.silent) {
     return Error{ErrorCode::invalid, "node '" + name + "' is connected: drain it and stop its poold first"};
   }
-  const uint32_t leases = static_cast<uint32_t>(node.leases.size());
-  note("node_removed", {{"node", name}, {"leases", std::to_string(leases)}});
-  end_leases(node, "an operator has removed node '" + name + "'", now);
+  note("node_removed", {{"node", name}, {"leases", std::to_string(node.leases.size())}});
+  const uint32_t leases = end_leases(node, "an operator has removed node '" + name + "'", now);
   node.removed_boot = node.boot();
   node_streams_.erase(node.stream);
   node.stream = 0;
   pool::Inventory none;
   none.set_node(name);
   take_inventory(node, none, now);
-  node.drained = false;
-  node.drained_at = node.stopped_at = 0;
+  node.drained = node.moves_away = false;
+  node.drained_at = node.stopped_at = node.evict_at = node.evict_notice_at = 0;
   node.lost = false;
   node.distrust_reason.clear();
   dirty_nodes_.insert(name);
@@ -146,6 +143,37 @@ Result<LeaseId> Core::evict(const std::string& text, const std::string& reason,
   end(*leases_.find(*lease), pool::Ended::EVICTED, reason.empty() ? "ended by an operator" : reason,
       grace_ms.value_or(policy_.grace_ms()), now);
   return *lease;
+}
+
+Result<LeaseId> Core::move(const std::string& text, const std::string& from, const std::string& to,
+                           Time now) {
+  const auto id = lease_called(text);
+  if (!id) return id.error();
+  Lease& lease = *leases_.find(*id);
+  const auto cannot = [&](const std::string& why) {
+    return Error{ErrorCode::invalid,
+                 "cannot move lease " + lease::hexadecimal(*id).substr(0, kShortId) + ": " + why};
+  };
+  if (lease.ending) return cannot("it is ending: " + lease.reason);
+  std::string nodes;
+  for (const LeasePart& part : lease.parts) nodes += (nodes.empty() ? "" : ", ") + part.node->name();
+  if (lease.move)
+    return cannot("it is moving from node '" + lease.parts[lease.move->place].node->name() + "' to node '" +
+                  lease.move->to.node->name() + "' already");
+  if (lease.is_moving())
+    return cannot("the sessions of its last move have not left node '" +
+                  lease.leaving.back().part.node->name() + "' yet");
+  if (from.empty() && lease.parts.size() > 1)
+    return cannot("it is on several nodes (" + nodes + "): say which one it leaves (--from)");
+  size_t place = 0;
+  while (!from.empty() && place < lease.parts.size() && lease.parts[place].node->name() != from) ++place;
+  if (place == lease.parts.size()) return cannot("it is not on node '" + from + "', but on " + nodes);
+  const auto target = to.empty() ? Result<Node*>(nullptr) : known_node(to);
+  if (!target) return target.error();
+  auto placed = place_part(lease, lease.parts[place], *target);
+  if (!placed) return cannot(placed.error().message);
+  begin_move(lease, place, std::move(*placed), now);
+  return *id;
 }
 
 Result<LeaseId> Core::lease_called(const std::string& text) const {
@@ -222,12 +250,12 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
       return unknown("no request '" + id +
                      "' is waiting: its lease has ended, or it was cancelled or never made");
     }
-    std::vector<std::string> lines = why_not_over(granted->second, now);
+    std::vector<std::string> lines = explain(granted->second, now);
     lines.insert(lines.begin(), "granted: lease " + lease::hexadecimal(granted->first));
     return lines;
   }
   const auto found = lease_called(id);
-  if (found) return why_not_over(leases_.all().at(*found), now);
+  if (found) return explain(leases_.all().at(*found), now);
   if (found.error().code == ErrorCode::unavailable && !id.empty()) {
     if (auto over = why_ended(
             leases_.ended(),

@@ -5,6 +5,45 @@
 #include "scheduler/core/records.pb.h"
 
 namespace gpupool::scheduler {
+namespace {
+
+void write_part(const LeasePart& part, PartRecord& out) {
+  out.set_node(part.node->name());
+  for (const auto& share : part.shares) {
+    lease::Share& stored = *out.add_shares();
+    stored.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
+    stored.set_compute_milli(share.amount.milli);
+    stored.set_memory_bytes(share.amount.memory);
+  }
+  out.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
+  out.set_host_memory_bytes(part.host.memory);
+  out.set_uncounted(!part.counted);
+  out.set_cannot_move(part.cannot_move);
+}
+
+void write_moves(const Lease& lease, LeaseRecord& record) {
+  if (lease.move) {
+    MoveRecord& move = *record.mutable_move();
+    write_part(lease.move->to, *move.mutable_to());
+    move.set_place(static_cast<uint32_t>(lease.move->place));
+    move.set_since_ms(lease.move->since);
+  }
+  for (const LeavingPart& one : lease.leaving) {
+    LeavingRecord& leaving = *record.add_leaving();
+    write_part(one.part, *leaving.mutable_part());
+    leaving.set_place(static_cast<uint32_t>(one.place));
+    leaving.set_back(one.back);
+    leaving.set_since_ms(one.since);
+    leaving.set_reason(one.reason);
+  }
+  for (const auto& [node, boot] : lease.left) {
+    ProcessRecord& process = *record.add_left();
+    process.set_node(node);
+    process.set_boot(boot);
+  }
+}
+
+}  // namespace
 
 std::string lease_key(const LeaseId& id) {
   return kLeasePrefix + lease::hexadecimal(id);
@@ -18,18 +57,8 @@ std::string lease_record(const Lease& lease) {
   record.set_id(lease.id);
   record.set_tenant(lease.tenant);
   *record.mutable_request() = lease.request;
-  for (const LeasePart& part : lease.parts) {
-    PartRecord& out = *record.add_parts();
-    out.set_node(part.node->name());
-    for (const auto& share : part.shares) {
-      lease::Share& stored = *out.add_shares();
-      stored.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
-      stored.set_compute_milli(share.amount.milli);
-      stored.set_memory_bytes(share.amount.memory);
-    }
-    out.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
-    out.set_host_memory_bytes(part.host.memory);
-  }
+  for (const LeasePart& part : lease.parts) write_part(part, *record.add_parts());
+  write_moves(lease, record);
   record.set_serial(lease.serial);
   record.set_granted_ms(lease.granted);
   record.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
@@ -52,6 +81,9 @@ std::string node_record(const Node& node) {
   record.set_removed_boot(node.removed_boot);
   record.set_drained_ms(node.drained_at);
   record.set_stopped_ms(node.stopped_at);
+  record.set_moves_away(node.moves_away);
+  record.set_evict_at_ms(node.evict_at);
+  record.set_evict_notice_ms(node.evict_notice_at);
   for (const Gpu& gpu : node.gpus) {
     ClaimRecord& claim = *record.add_claims();
     claim.set_since_ms(gpu.claim.since);
@@ -109,6 +141,9 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   node.removed_boot = record.removed_boot();
   node.drained_at = record.drained_ms();
   node.stopped_at = record.stopped_ms();
+  node.moves_away = record.moves_away();
+  node.evict_at = record.evict_at_ms();
+  node.evict_notice_at = record.evict_notice_ms();
   node.last_report = node.since = now;
   std::map<std::string, Claim> claims;
   for (int i = 0; i < std::min(record.claims_size(), record.inventory().gpus_size()); ++i) {
@@ -119,13 +154,63 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   return {};
 }
 
-// Allocates the shares of a stored lease again, regardless of the nodes' condition. A share that does not fit
-// means that the store is corrupt or was modified by another program.
-Result<void> Core::restore_lease(const std::string& value, Time now) {
+// Allocates the shares of a stored part of a lease again, regardless of the node's condition. A share that
+// does not fit means that the store is corrupt or was modified by another program.
+Result<LeasePart> Core::restore_part(const PartRecord& stored) {
   const auto wrong = [](const std::string& why) { return Error{ErrorCode::invalid, why}; };
+  const auto found = nodes_.find(stored.node());
+  if (found == nodes_.end()) return wrong("unknown node '" + stored.node() + "'");
+  Node& node = found->second;
+  LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
+  part.counted = !stored.uncounted();
+  part.cannot_move = stored.cannot_move();
+  for (const lease::Share& share : stored.shares()) {
+    const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(),
+                                  [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
+    if (gpu == node.gpus.end())
+      return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
+    part.shares.push_back(
+        {static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
+    gpu->allocations.used += part.shares.back().amount;
+    if (!gpu->allocations.used.within(gpu->allocations.total))
+      return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
+  }
+  node.host.used += part.host;
+  if (!node.host.used.within(node.host.total))
+    return wrong("node '" + node.name() + "' does not have this much CPU or memory");
+  return part;
+}
+
+Result<void> Core::restore_moves(const LeaseRecord& record, Lease& lease) {
+  const Error no_place{ErrorCode::invalid, "a move names a part that the lease does not have"};
+  if (record.has_move()) {
+    auto to = restore_part(record.move().to());
+    if (!to) return to.error();
+    if (record.move().place() >= lease.parts.size()) return no_place;
+    lease.move = LeaseMove{.to = std::move(*to),
+                           .place = record.move().place(),
+                           .since = record.move().since_ms(),
+                           .timed_from = record.move().since_ms(),
+                           .cannot_move = {}};
+  }
+  for (const LeavingRecord& stored : record.leaving()) {
+    auto part = restore_part(stored.part());
+    if (!part) return part.error();
+    if (stored.place() >= lease.parts.size()) return no_place;
+    lease.leaving.push_back({.part = std::move(*part),
+                             .place = stored.place(),
+                             .back = stored.back(),
+                             .since = stored.since_ms(),
+                             .reason = stored.reason()});
+  }
+  for (const ProcessRecord& process : record.left()) lease.left.emplace_back(process.node(), process.boot());
+  return {};
+}
+
+Result<void> Core::restore_lease(const std::string& value, Time now) {
   LeaseRecord record;
   if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty())
-    return wrong("it cannot be parsed");
+    return Error{ErrorCode::invalid, "it cannot be parsed"};
   Lease lease;
   lease.id = record.id();
   lease.tenant = record.tenant();
@@ -140,26 +225,11 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
   lease.reason = record.reason();
   lease.end_at = record.end_at_ms();
   for (const PartRecord& stored : record.parts()) {
-    const auto found = nodes_.find(stored.node());
-    if (found == nodes_.end()) return wrong("unknown node '" + stored.node() + "'");
-    Node& node = found->second;
-    LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
-    for (const lease::Share& share : stored.shares()) {
-      const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(),
-                                    [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
-      if (gpu == node.gpus.end())
-        return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
-      part.shares.push_back(
-          {static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
-      gpu->allocations.used += part.shares.back().amount;
-      if (!gpu->allocations.used.within(gpu->allocations.total))
-        return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
-    }
-    node.host.used += part.host;
-    if (!node.host.used.within(node.host.total))
-      return wrong("node '" + node.name() + "' does not have this much CPU or memory");
-    lease.parts.push_back(std::move(part));
+    auto part = restore_part(stored);
+    if (!part) return part.error();
+    lease.parts.push_back(std::move(*part));
   }
+  if (const auto moves = restore_moves(record, lease); !moves) return moves;
   index_lease(std::move(lease), now);
   return {};
 }

@@ -127,6 +127,8 @@ bool Core::try_to_grant(WaitingRequest& waiter, Time now) {
 void Core::schedule(Time now) {
   if (!std::exchange(dirty_, false)) return;
   places_changed_ = true;  // reasons name the head and the GPUs kept for it
+  // Before the queue, which could take all room for ever, but without what is reserved for its head.
+  move_away(now);
   const Stream head = std::exchange(head_, 0);
   const std::vector<GpuSlot> before = reservation_;
   lift_reservation();
@@ -269,18 +271,15 @@ void Core::preempt(const Demand& demand, const WaitingRequest& for_whom, Time no
   for (const GpuSlot& slot : reservation_) {
     const Gpu& gpu = slot.node->gpus[slot.gpu];
     const auto has_gpu = [&](const Lease& lease) {
-      return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
-        return part.node == slot.node &&
-               std::any_of(part.shares.begin(), part.shares.end(),
-                           [&](const auto& share) { return share.gpu == slot.gpu; });
-      });
+      const auto& shares = lease.part_on(*slot.node)->shares;
+      return std::any_of(shares.begin(), shares.end(),
+                         [&](const auto& share) { return share.gpu == slot.gpu; });
     };
     while (wait_for(demand.of(gpu), gpu.allocations, true) == preemption && end_one(*slot.node, has_gpu)) {
     }
     const auto has_host = [&](const Lease& lease) {
-      return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
-        return part.node == slot.node && (part.host.cpu_milli > 0 || part.host.memory > 0);
-      });
+      const HostAmount& host = lease.part_on(*slot.node)->host;
+      return host.cpu_milli > 0 || host.memory > 0;
     };
     while (wait_for(slot.node->host.reserved, slot.node->host, true) == preemption &&
            end_one(*slot.node, has_host)) {

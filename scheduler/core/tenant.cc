@@ -35,6 +35,7 @@ pool::Policy default_policy() {
   policy.set_heartbeat_ms(2'000);
   policy.set_node_lost_ms(30'000);
   policy.set_backfill(1'000);
+  policy.set_move_ms(60'000);
   return policy;
 }
 
@@ -62,6 +63,7 @@ std::optional<std::string> check_policy(const pool::Policy& changes) {
     return seconds("heartbeat", "0.1 to 60");
   if (outside(changes.has_node_lost_ms(), changes.node_lost_ms(), 1'000, kDay))
     return seconds("node-lost", "1 to 86400");
+  if (outside(changes.has_move_ms(), changes.move_ms(), 0, kDay)) return seconds("move", "0 to 86400");
   if (outside(changes.has_backfill(), changes.backfill(), 0, 100'000)) return out_of("backfill", 0, 100'000);
   return std::nullopt;
 }

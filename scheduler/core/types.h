@@ -30,9 +30,14 @@ struct GrantedServer {
   std::string address;
   lease::Lease lease;  // unsigned; times on the core's clock
 };
+struct GrantedMove {
+  uint32_t server;  // index in Grant::servers
+  GrantedServer to;
+};
 struct Grant {
   LeaseId lease;
   std::vector<GrantedServer> servers;
+  std::vector<GrantedMove> moves;
   Time expires;
   uint32_t hold_ms;
 };

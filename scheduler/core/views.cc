@@ -14,6 +14,56 @@ Time since(const Node& node, NodeState::Condition condition) {
   return condition == NodeState::DRAINED && node.drained_at != 0 ? node.drained_at : node.since;
 }
 
+void view(const LeasePart& part, pool::LeasePart& out) {
+  out.set_node(part.node->name());
+  for (const auto& share : part.shares) {
+    lease::Share& of = *out.add_shares();
+    of.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
+    of.set_compute_milli(share.amount.milli);
+    of.set_memory_bytes(share.amount.memory);
+  }
+  out.set_sessions(part.sessions);
+  out.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
+  out.set_host_memory_bytes(part.host.memory);
+}
+
+// Returns the state of the part of a lease that is on this node and that programs use, as far as it concerns
+// moves; null if it does not move and is not to.
+std::optional<pool::LeaseMove::State> move_state(const Lease& lease, size_t place) {
+  const LeasePart& part = lease.parts[place];
+  if (lease.ending) return std::nullopt;
+  if (lease.moves_from(place)) return pool::LeaseMove::MOVING;
+  if (!part.cannot_move.empty()) return pool::LeaseMove::FAILED;
+  if (part.node->moves_away && !part.waits_because.empty()) return pool::LeaseMove::WAITING;
+  return std::nullopt;
+}
+
+void view_moves(const Lease& lease, pool::LeaseState& out) {
+  for (size_t place = 0; place < lease.parts.size(); ++place) {
+    const LeasePart& part = lease.parts[place];
+    const auto state = move_state(lease, place);
+    if (!state) continue;
+    pool::LeaseMove& move = *out.add_moves();
+    move.set_state(*state);
+    move.set_from(part.node->name());
+    move.set_reason(*state == pool::LeaseMove::FAILED ? part.cannot_move : part.waits_because);
+    if (*state != pool::LeaseMove::MOVING) continue;
+    move.set_to(lease.move->to.node->name());
+    move.set_since_ms(lease.move->since);
+    move.set_reason(lease.move->cannot_move);
+    view(lease.move->to, *move.mutable_part());
+  }
+  for (const LeavingPart& one : lease.leaving) {
+    pool::LeaseMove& move = *out.add_moves();
+    move.set_state(one.back ? pool::LeaseMove::BACK : pool::LeaseMove::LEAVING);
+    move.set_from(one.part.node->name());
+    move.set_to(lease.parts[one.place].node->name());
+    move.set_since_ms(one.since);
+    move.set_reason(one.reason + (one.part.cannot_move.empty() ? "" : "; " + one.part.cannot_move));
+    view(one.part, *move.mutable_part());
+  }
+}
+
 void view(const Node& node, NodeState& out) {
   out.set_name(node.name());
   const auto [condition, because] = node.condition();
@@ -21,6 +71,8 @@ void view(const Node& node, NodeState& out) {
   out.set_because(because);
   out.set_since_ms(since(node, condition));
   out.set_drained(node.drained);
+  out.set_moves_away(node.moves_away);
+  out.set_evict_at_ms(node.evict_at);
   *out.mutable_addresses() = node.inventory.addresses();
   out.set_rack(node.inventory.rack());
   out.set_zone(node.inventory.zone());
@@ -55,19 +107,8 @@ void view(const Lease& lease, pool::LeaseState& out) {
   out.set_tenant(lease.tenant);
   out.set_priority(lease.request.priority());
   out.set_mode(lease.request.mode());
-  for (const LeasePart& part : lease.parts) {
-    pool::LeasePart& view = *out.add_parts();
-    view.set_node(part.node->name());
-    for (const auto& share : part.shares) {
-      lease::Share& of = *view.add_shares();
-      of.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
-      of.set_compute_milli(share.amount.milli);
-      of.set_memory_bytes(share.amount.memory);
-    }
-    view.set_sessions(part.sessions);
-    view.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
-    view.set_host_memory_bytes(part.host.memory);
-  }
+  for (const LeasePart& part : lease.parts) view(part, *out.add_parts());
+  view_moves(lease, out);
   out.set_granted_ms(lease.granted);
   out.set_serial(lease.serial);
   out.set_held(lease.holder != 0);
@@ -101,12 +142,34 @@ std::pair<NodeState::Condition, std::string> Node::condition() const {
           (withheld == 1 ? "" : std::to_string(withheld) + " of its GPUs get no leases; ") + first};
 }
 
+void Core::count_moves(const Node& node, NodeState& out) const {
+  uint32_t arriving = 0, leaving = 0, waiting = 0, failed = 0;
+  for (const LeaseId& id : node.leases) {
+    const Lease& lease = leases_.all().at(id);
+    const size_t place = lease.place_on(node);
+    if (place == lease.parts.size()) {
+      const bool arrives = lease.move && lease.move->to.node == &node;
+      ++(arrives ? arriving : leaving);
+      continue;
+    }
+    const auto state = move_state(lease, place);
+    leaving += state == pool::LeaseMove::MOVING;
+    waiting += node.moves_away && state == pool::LeaseMove::WAITING;
+    failed += node.moves_away && state == pool::LeaseMove::FAILED;
+  }
+  out.set_leases_arriving(arriving);
+  out.set_leases_leaving(leaving);
+  out.set_leases_to_move(waiting);
+  out.set_leases_not_moved(failed);
+}
+
 Result<pool::NodeState> Core::view_node(const std::string& name) const {
   const auto found = nodes_.find(name);
   if (found == nodes_.end() || found->second.forgotten())
     return Error{ErrorCode::unavailable, "unknown node '" + name + "'"};
   NodeState state;
   view(found->second, state);
+  count_moves(found->second, state);
   return state;
 }
 
@@ -162,14 +225,15 @@ pool::PoolState Core::view_pool() const {
 void Core::view_nodes(google::protobuf::RepeatedPtrField<NodeState>& out) const {
   std::map<std::pair<const Node*, uint32_t>, uint32_t> leases;  // by GPU
   for (const auto& [id, lease] : leases_.all()) {
-    for (const LeasePart& part : lease.parts) {
+    lease.for_each_part([&](const LeasePart& part) {
       for (const auto& share : part.shares) ++leases[{part.node, share.gpu}];
-    }
+    });
   }
   for (const auto& [name, node] : nodes_) {
     if (node.forgotten()) continue;
     NodeState& state = *out.Add();
     view(node, state);
+    count_moves(node, state);
     for (pool::PoolGpu& gpu : *state.mutable_gpus()) {
       const auto found = leases.find({&node, gpu.index()});
       if (found != leases.end()) gpu.set_leases(found->second);

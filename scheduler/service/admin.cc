@@ -44,6 +44,7 @@ void make_printable(pool::LeaseState& lease) {
   lease.set_program(printable(lease.program()));
   lease.set_host(printable(lease.host()));
   for (std::string& label : *lease.mutable_labels()) label = printable(label);
+  for (pool::LeaseMove& move : *lease.mutable_moves()) move.set_reason(printable(move.reason()));
 }
 void make_printable(pool::NodeState& node) {
   node.set_because(printable(node.because()));
@@ -177,6 +178,12 @@ AdminService::AdminService(Engine& engine) : engine_(engine) {
   add_command(
       "Evict", "evict", [](const pool::EvictRequest& request) { return request.lease(); },
       &AdminService::Evict);
+  add_command(
+      "Move", "move",
+      [](const pool::MoveRequest& request) {
+        return request.lease() + (request.to().empty() ? "" : " to " + request.to());
+      },
+      &AdminService::Move);
   add_view("Why", &AdminService::Why);
   calls_[full_name("Watch")] = [this](Context& context) { return new Watcher(engine_, context, watchers_); };
 }
@@ -248,9 +255,11 @@ grpc::Status AdminService::ListLeases(const pool::ListLeasesRequest& request, po
   core.view_leases(*all.mutable_leases());
   for (auto& lease : *all.mutable_leases()) {
     if (!request.tenant().empty() && lease.tenant() != request.tenant()) continue;
+    const auto on_node = [&](const auto& part) { return part.node() == request.node(); };
     const bool there = request.node().empty() ||
-                       std::any_of(lease.parts().begin(), lease.parts().end(),
-                                   [&](const auto& part) { return part.node() == request.node(); });
+                       std::any_of(lease.parts().begin(), lease.parts().end(), on_node) ||
+                       std::any_of(lease.moves().begin(), lease.moves().end(),
+                                   [&](const auto& move) { return on_node(move.part()); });
     if (!there) continue;
     make_printable(lease);
     reply.add_leases()->Swap(&lease);
@@ -312,7 +321,7 @@ grpc::Status AdminService::Drain(const pool::DrainRequest& request, pool::NodeSt
   Core& core = engine_.core();
   if (request.reason().size() > kLongestReason) return too_long();
   const auto done = core.drain(request.node(), printable(request.reason()), request.evict(),
-                               grace_of(request), engine_.now());
+                               grace_of(request), engine_.now(), request.move());
   return done ? take(core.view_node(request.node()), &reply) : failed(done.error());
 }
 
@@ -343,6 +352,15 @@ grpc::Status AdminService::Evict(const pool::EvictRequest& request, pool::LeaseS
   if (request.reason().size() > kLongestReason) return too_long();
   const auto lease =
       core.evict(request.lease(), printable(request.reason()), grace_of(request), engine_.now());
+  if (!lease) return failed(lease.error());
+  const grpc::Status status = take(core.view_lease(*lease), &reply);
+  make_printable(reply);
+  return status;
+}
+
+grpc::Status AdminService::Move(const pool::MoveRequest& request, pool::LeaseState& reply) {
+  Core& core = engine_.core();
+  const auto lease = core.move(request.lease(), request.from(), request.to(), engine_.now());
   if (!lease) return failed(lease.error());
   const grpc::Status status = take(core.view_lease(*lease), &reply);
   make_printable(reply);

@@ -45,6 +45,7 @@ class AdminService final : public grpc::CallbackGenericService {
   grpc::Status RemoveNode(const pool::RemoveNodeRequest& request, pool::RemoveNodeReply& reply);
   grpc::Status TrustGpu(const pool::TrustGpuRequest& request, pool::NodeState& reply);
   grpc::Status Evict(const pool::EvictRequest& request, pool::LeaseState& reply);
+  grpc::Status Move(const pool::MoveRequest& request, pool::LeaseState& reply);
   grpc::Status Why(const pool::WhyRequest& request, pool::WhyReply& reply);
 
   Engine& engine_;

@@ -272,6 +272,44 @@ void Engine::publish(Effects effects) {
   for (const auto& on_stored : std::exchange(running_callbacks_, {})) on_stored(true);
 }
 
+// Signs the token of a server of a grant.
+Result<pool::Server> Engine::signed_server(const GrantedServer& from, int64_t offset) const {
+  lease::Lease lease = from.lease;
+  lease.set_issued_ms(lease.issued_ms() + offset);
+  lease.set_expires_ms(lease.expires_ms() + offset);
+  auto token = lease::make_token(lease, key_);
+  if (!token) {  // unexpected: the core only grants leases that fit into a token
+    log::error("no_token", {{"lease", lease::hexadecimal(lease.id())}, {"reason", token.error().message}});
+    return token.error();
+  }
+  pool::Server server;
+  server.set_address(from.address);
+  server.set_token(std::move(*token));
+  server.set_node(lease.node());
+  *server.mutable_shares() = lease.shares();
+  return server;
+}
+
+Result<void> Engine::fill_granted(const Grant& grant, int64_t offset, pool::Granted& granted) const {
+  granted.set_lease(grant.lease);
+  granted.set_secret(credentials_.lease_secret(grant.lease));
+  granted.set_expires_ms(grant.expires + offset);
+  granted.set_hold_ms(grant.hold_ms);
+  for (const GrantedServer& from : grant.servers) {
+    auto server = signed_server(from, offset);
+    if (!server) return server.error();
+    *granted.add_servers() = std::move(*server);
+  }
+  for (const GrantedMove& from : grant.moves) {
+    auto to = signed_server(from.to, offset);
+    if (!to) return to.error();
+    pool::Move& move = *granted.add_moves();
+    move.set_server(from.server);
+    *move.mutable_to() = std::move(*to);
+  }
+  return {};
+}
+
 void Engine::publish(const ClientMessage& one, int64_t offset) {
   const auto found = lease_streams_.find(one.stream);
   if (found == lease_streams_.end()) return;  // the stream has ended; forget() has informed the core
@@ -284,27 +322,8 @@ void Engine::publish(const ClientMessage& one, int64_t offset) {
     queued.set_why(printable(place->why));
     queued.set_ticket(credentials_.ticket(stream.tenant(), stream.request(), place->arrived));
   } else if (const auto* const grant = std::get_if<Grant>(&one.message)) {
-    pool::Granted& granted = *event.mutable_granted();
-    granted.set_lease(grant->lease);
-    granted.set_secret(credentials_.lease_secret(grant->lease));
-    granted.set_expires_ms(grant->expires + offset);
-    granted.set_hold_ms(grant->hold_ms);
-    for (const GrantedServer& from : grant->servers) {
-      lease::Lease lease = from.lease;
-      lease.set_issued_ms(lease.issued_ms() + offset);
-      lease.set_expires_ms(lease.expires_ms() + offset);
-      auto token = lease::make_token(lease, key_);
-      if (!token) {  // unexpected: the core only grants leases that fit into a token
-        log::error("no_token",
-                   {{"lease", lease::hexadecimal(lease.id())}, {"reason", token.error().message}});
-        return stream.end({grpc::StatusCode::INTERNAL, token.error().message});
-      }
-      pool::Server& server = *granted.add_servers();
-      server.set_address(from.address);
-      server.set_token(std::move(*token));
-      server.set_node(lease.node());
-      *server.mutable_shares() = lease.shares();
-    }
+    if (const auto filled = fill_granted(*grant, offset, *event.mutable_granted()); !filled)
+      return stream.end({grpc::StatusCode::INTERNAL, filled.error().message});
   } else if (const auto* const ended = std::get_if<pool::Ended>(&one.message)) {
     *event.mutable_ended() = *ended;
     if (ended->at_ms() != 0) event.mutable_ended()->set_at_ms(ended->at_ms() + offset);

@@ -92,6 +92,8 @@ class Engine {
   void commit(Effects effects);
   void publish(Effects effects);
   void publish(const ClientMessage& one, int64_t offset);
+  Result<pool::Server> signed_server(const GrantedServer& from, int64_t offset) const;
+  Result<void> fill_granted(const Grant& grant, int64_t offset, pool::Granted& granted) const;
   void publish(NodeMessage one, int64_t offset);
   void tick();
   void end_idle_streams();

@@ -53,6 +53,14 @@ void add_pool(const pool::PoolState& state, MetricsPage& page) {
                number(counters.store_failures()));
   page.counter("pool_callers_refused_total", "Calls with failed authentication.",
                number(counters.callers_refused()));
+  page.counter("pool_moves_total", "Moves of leases to other nodes that were begun.",
+               number(counters.moves_begun()));
+  {
+    auto moves = page.counter("pool_moves_ended_total", "Ended moves of leases, by result.");
+    moves.add({{"result", "moved"}}, number(counters.moves_done()));
+    moves.add({{"result", "failed"}}, number(counters.moves_failed()));
+    moves.add({{"result", "lease_ended"}}, number(counters.moves_cut()));
+  }
   auto ended = page.counter("pool_ended_total", "Ended leases, by reason.");
   for (const auto& one : counters.ended())
     ended.add({{"why", lower(pool::Ended::Why_Name(one.why()))}}, number(one.leases()));

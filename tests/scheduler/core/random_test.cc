@@ -1,9 +1,11 @@
 // Random sequences of events and crashes: no share is ever granted twice, and none is lost.
 //
 // The oracle uses only the messages that were delivered: a share is usable from the moment its client
-// receives the grant until the node's process has ended the lease or has died.
+// receives the grant, or the move, until the node's process has ended the lease, or has moved it away, or has
+// died.
 #include <random>
 
+#include "tests/scheduler/core/books.h"
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
 
@@ -36,6 +38,10 @@ class Simulation {
  public:
   Simulation(uint64_t seed, bool real_placement) : random_(seed), pool_(real_placement) {
     for (uint64_t i = 1; i <= 4; ++i) nodes_.push_back({i, ++boots_, static_cast<int>(i)});
+    pool::Policy policy;
+    policy.set_move_ms(5'000);
+    if (seed % 4 < 2) policy.set_heartbeat_ms(500), policy.set_node_lost_ms(3'000);
+    REQUIRE(pool_.core->set_policy(policy, pool_.now));
   }
 
   void run(int steps) {
@@ -45,6 +51,7 @@ class Simulation {
     }
     finish();
   }
+  const std::map<std::string, uint64_t>& notes() const { return notes_; }  // number of each event
 
  private:
   uint64_t pick(uint64_t below) { return std::uniform_int_distribution<uint64_t>(0, below - 1)(random_); }
@@ -155,9 +162,24 @@ class Simulation {
         node.usable.erase(order.lease());
         node.ended.insert(order.lease());
       }
+      for (const auto& order : orders.move()) {
+        if (pick(2)) move_sessions(node, order);
+      }
     }
     node.inbox.clear();
     if (node.stream != 0) pool_.core->report(node.stream, report_of(node), pool_.now);
+  }
+  // Executes the order if the lease's client has a token for the other node, or no session is here. Some
+  // orders are out of date by now.
+  void move_sessions(SimulatedNode& node, const pool::MoveLease& order) {
+    if (node.sessions.contains(order.lease())) {
+      SimulatedNode& to = nodes_[static_cast<uint64_t>(order.address().at(13) - '1')];  // tcp://10.0.0.N:9700
+      if (!to.usable.contains(order.lease())) return;
+      to.sessions.insert(order.lease());
+    }
+    node.sessions.erase(order.lease());
+    node.usable.erase(order.lease());
+    node.ended.insert(order.lease());
   }
   void cut_node(SimulatedNode& node, bool dies) {
     if (node.stream != 0) pool_.core->node_disconnected(std::exchange(node.stream, 0), pool_.now);
@@ -184,9 +206,10 @@ class Simulation {
   }
   void operate(SimulatedNode& node) {
     const std::string name = "n" + std::to_string(node.number);
-    switch (pick(5)) {
+    switch (pick(8)) {
       case 0:
-        (void)pool_.core->drain(name, "", pick(2), pick(2) ? std::optional(0u) : std::nullopt, pool_.now);
+        (void)pool_.core->drain(name, "", pick(2), pick(2) ? std::optional(0u) : std::nullopt, pool_.now,
+                                pick(2));
         break;
       case 1:
       case 2: (void)pool_.core->undrain(name, pool_.now); break;
@@ -197,10 +220,12 @@ class Simulation {
       default: {
         pool::PoolSnapshot seen;
         pool_.core->view_leases(*seen.mutable_leases());
-        if (seen.leases_size() > 0)
-          (void)pool_.core->evict(
-              seen.leases(static_cast<int>(pick(static_cast<uint64_t>(seen.leases_size())))).id(), "", 0,
-              pool_.now);
+        if (seen.leases_size() == 0) return;
+        const auto& lease = seen.leases(static_cast<int>(pick(static_cast<uint64_t>(seen.leases_size()))));
+        if (pick(4) == 0) return (void)pool_.core->evict(lease.id(), "", 0, pool_.now);
+        const std::string from =
+            lease.parts(static_cast<int>(pick(static_cast<uint64_t>(lease.parts_size())))).node();
+        (void)pool_.core->move(lease.id(), from, pick(2) ? name : "", pool_.now);
       }
     }
   }
@@ -211,6 +236,7 @@ class Simulation {
     const uint64_t fate = pick(40);
     if (fate == 0) return crash();  // before storing
     pool_.write(effects);
+    for (const Note& note : effects.notes) ++notes_[note.event];
     if (fate == 1) return crash();  // after storing, before sending
     for (const ClientMessage& received : effects.clients) receive(received);
     for (const NodeMessage& received : effects.nodes) {
@@ -250,13 +276,20 @@ class Simulation {
       holder->connected = true;
       holder->seen = pool_.now;
       uint32_t gpus = 0;
-      for (const GrantedServer& server : grant->servers) {
+      const auto accept = [&](const GrantedServer& server) {
         SimulatedNode& node = nodes_[std::stoull(server.lease.node().substr(1)) - 1];
-        gpus += static_cast<uint32_t>(server.lease.shares_size());
         if (node.alive && server.lease.boot() == boot_id(node.boot) && !node.ended.contains(grant->lease))
           node.usable[grant->lease] = server.lease;
+      };
+      for (const GrantedServer& server : grant->servers) {
+        gpus += static_cast<uint32_t>(server.lease.shares_size());
+        accept(server);
       }
       REQUIRE(gpus == holder->request.gpus());
+      for (const GrantedMove& move : grant->moves) {
+        REQUIRE(move.to.lease.shares_size() == grant->servers.at(move.server).lease.shares_size());
+        accept(move.to);
+      }
     }
     if (const auto* const ended = std::get_if<pool::Ended>(&received.message)) {
       if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("the client was disconnected"))
@@ -284,6 +317,7 @@ class Simulation {
         }
       }
     }
+    check_books(*pool_.core, pool_.now);
   }
 
   // Ends all clients and checks that nothing is left.
@@ -318,13 +352,23 @@ class Simulation {
   TestPool pool_;
   std::vector<SimulatedNode> nodes_;
   std::vector<SimulatedHolder> holders_;
+  std::map<std::string, uint64_t> notes_;
 };
 
 }  // namespace
 
 TEST_CASE("random events never double-allocate or lose a share") {
+  std::map<std::string, uint64_t> notes;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
-    Simulation(seed, seed % 2 == 0).run(1000);
+    Simulation simulation(seed, seed % 2 == 0);
+    simulation.run(1000);
+    for (const auto& [event, times] : simulation.notes()) notes[event] += times;
+  }
+  // The events are such that moves happen, and end in all ways.
+  for (const char* const event :
+       {"lease_moving", "lease_moved", "lease_move_failed", "lease_moved_back", "lease_left_node"}) {
+    INFO(event);
+    CHECK(notes[event] > 0);
   }
 }
