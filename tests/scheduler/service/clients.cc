@@ -36,7 +36,9 @@ std::string some_uuid(uint64_t node, uint64_t gpu) {
 
 void Usage::granted(const pool::Granted& granted) {
   const std::lock_guard lock(mutex_);
-  for (const pool::Server& server : granted.servers()) {
+  std::vector<pool::Server> servers(granted.servers().begin(), granted.servers().end());
+  for (const pool::Move& move : granted.moves()) servers.push_back(move.to());
+  for (const pool::Server& server : servers) {
     const auto key = std::make_pair(server.node(), granted.lease());
     if (ended_leases_.contains(key) || by_lease_.contains(key)) continue;
     auto& shares = by_lease_[key];
@@ -96,6 +98,11 @@ class SimulatedPoold::NodeConnection : public grpc::ClientBidiReactor<pool::Node
   bool done() const { return done_; }
 
  private:
+  void leave(const std::string& lease) {  // requires the poold's lock
+    poold_.ended_.insert(lease);
+    poold_.all_ended_.insert(lease);
+    if (poold_.usage_) poold_.usage_->ended(poold_.has_.name, lease);
+  }
   void finish() {  // requires the poold's lock
     if (!std::exchange(over_, true)) RemoveHold();
   }
@@ -110,12 +117,15 @@ class SimulatedPoold::NodeConnection : public grpc::ClientBidiReactor<pool::Node
     if (!good) return finish();
     poold_.registered_ = true;
     poold_.fenced_ = in_.fenced_because();
-    for (const pool::EndLease& end : in_.end()) {
-      poold_.ended_.insert(end.lease());
-      poold_.all_ended_.insert(end.lease());
-      if (poold_.usage_) poold_.usage_->ended(poold_.has_.name, end.lease());
+    for (const pool::EndLease& end : in_.end()) leave(end.lease());
+    poold_.stuck_.clear();
+    for (const pool::MoveLease& move : in_.move()) {
+      if (poold_.allow_moves_)
+        leave(move.lease());
+      else
+        poold_.stuck_.insert(move.lease());
     }
-    if (in_.end_size() > 0) say();
+    if (in_.end_size() + in_.move_size() > 0 && poold_.stuck_.empty()) say();
     StartRead(&in_);
   }
   void OnDone(const grpc::Status& status) override {
@@ -175,6 +185,11 @@ bool SimulatedPoold::has_ended(const std::string& lease) const {
   return all_ended_.contains(lease);
 }
 
+void SimulatedPoold::allow_moves(bool allow) {
+  const std::lock_guard lock(mutex_);
+  allow_moves_ = allow;
+}
+
 void SimulatedPoold::restart() {
   cut();
   const std::lock_guard lock(mutex_);
@@ -186,6 +201,12 @@ pool::NodeReport SimulatedPoold::report(bool first) const {
   report.set_now_ms(time_of_day());
   report.set_ready(true);
   for (const std::string& lease : first ? all_ended_ : ended_) report.add_leases()->set_lease(lease);
+  for (const std::string& lease : stuck_) {
+    pool::LeaseUse& use = *report.add_leases();
+    use.set_lease(lease);
+    use.set_sessions(1);
+    use.set_cannot_move("it is stuck\x1b[2J");
+  }
   if (!first) return report;
   pool::Inventory& inventory = *report.mutable_inventory();
   inventory.set_node(has_.name);

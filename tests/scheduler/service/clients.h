@@ -59,6 +59,8 @@ class SimulatedPoold {
   bool has_ended(const std::string& lease) const;
   // Simulates a restart of the poold's process.
   void restart();
+  // Whether leases leave as ordered (default), or have a session that cannot move.
+  void allow_moves(bool allow);
 
  private:
   class NodeConnection;
@@ -73,6 +75,8 @@ class SimulatedPoold {
   uint64_t boot_ = 0;
   std::set<std::string> ended_;  // since the last report
   std::set<std::string> all_ended_;
+  std::set<std::string> stuck_;  // leases that were ordered to move and cannot
+  bool allow_moves_ = true;
   std::unique_ptr<NodeConnection> connection_;
   bool registered_ = false;
   std::string last_error_, fenced_;
