@@ -43,6 +43,26 @@ Json json_of(const LeasePart& part) {
           {"host_memory_bytes", part.host_memory_bytes()}};
 }
 
+const char* name_of(LeaseMove::State state) {
+  switch (state) {
+    case LeaseMove::WAITING: return "waiting";
+    case LeaseMove::MOVING: return "moving";
+    case LeaseMove::BACK: return "back";
+    case LeaseMove::LEAVING: return "leaving";
+    case LeaseMove::FAILED: return "failed";
+    default: return "unknown";
+  }
+}
+
+Json json_of(const LeaseMove& move) {
+  return {{"state", name_of(move.state())},
+          {"from", move.from()},
+          {"to", move.to()},
+          {"since_ms", limit(move.since_ms())},
+          {"reason", move.reason()},
+          {"part", move.has_part() ? json_of(move.part()) : Json(nullptr)}};
+}
+
 Json json_of(const Request& request) {
   return {{"gpus", request.gpus()},
           {"compute_milli", request.compute_milli()},
@@ -79,6 +99,10 @@ Json json_of(const PoolCounters& counters) {
           {"store_failures", counters.store_failures()},
           {"callers_refused", counters.callers_refused()},
           {"gpu_disputes", counters.gpu_disputes()},
+          {"moves_begun", counters.moves_begun()},
+          {"moves_done", counters.moves_done()},
+          {"moves_failed", counters.moves_failed()},
+          {"moves_cut", counters.moves_cut()},
           {"audit_records", counters.audit_records()},
           {"audit_records_lost", counters.audit_records_lost()}};
 }
@@ -143,6 +167,12 @@ Json json_of(const NodeState& node) {
           {"because", node.because()},
           {"since_ms", node.since_ms()},
           {"drained", node.drained()},
+          {"moves_away", node.moves_away()},
+          {"evict_at_ms", limit(node.evict_at_ms())},
+          {"leases_arriving", node.leases_arriving()},
+          {"leases_leaving", node.leases_leaving()},
+          {"leases_to_move", node.leases_to_move()},
+          {"leases_not_moved", node.leases_not_moved()},
           {"addresses", words(node.addresses())},
           {"rack", node.rack()},
           {"zone", node.zone()},
@@ -160,11 +190,14 @@ Json json_of(const NodeState& node) {
 Json json_of(const LeaseState& lease) {
   Json parts = Json::array();
   for (const auto& part : lease.parts()) parts.push_back(json_of(part));
+  Json moves = Json::array();
+  for (const auto& move : lease.moves()) moves.push_back(json_of(move));
   return {{"id", lease.id()},
           {"tenant", lease.tenant()},
           {"priority", text_of(lease.priority())},
           {"mode", text_of(lease.mode())},
           {"parts", std::move(parts)},
+          {"moves", std::move(moves)},
           {"granted_ms", lease.granted_ms()},
           {"serial", lease.serial()},
           {"held", lease.held()},
@@ -216,10 +249,15 @@ Json json_of(const TenantState& tenant) {
 }
 
 Json json_of(const Policy& policy) {
-  return {{"placement", policy.placement()},       {"preemption", policy.preemption()},
-          {"grace_ms", policy.grace_ms()},         {"hold_ms", policy.hold_ms()},
-          {"token_ms", policy.token_ms()},         {"heartbeat_ms", policy.heartbeat_ms()},
-          {"node_lost_ms", policy.node_lost_ms()}, {"backfill", policy.backfill()}};
+  return {{"placement", policy.placement()},
+          {"preemption", policy.preemption()},
+          {"grace_ms", policy.grace_ms()},
+          {"hold_ms", policy.hold_ms()},
+          {"token_ms", policy.token_ms()},
+          {"heartbeat_ms", policy.heartbeat_ms()},
+          {"node_lost_ms", policy.node_lost_ms()},
+          {"backfill", policy.backfill()},
+          {"move_ms", policy.move_ms()}};
 }
 
 Json json_of(const PoolSnapshot& snapshot) {

@@ -25,7 +25,7 @@ constexpr const char* kAbout =
     "It authenticates with an operator's token. Without --scheduler and GPUPOOL_SCHEDULER it administers a "
     "poold on this host.";
 constexpr const char* kNotes =
-    "Policy keys: placement, preemption (on, off), grace, hold, token, heartbeat, node-lost (seconds), "
+    "Policy keys: placement, preemption (on, off), grace, hold, token, heartbeat, node-lost, move (seconds), "
     "backfill.\n"
     "GPUPOOL_TLS_CA names the CA certificate for the scheduler.\n"
     "Exit status: 0: success; 1: rejected by the scheduler, health: not the leader; 2: usage error; 3: "
@@ -97,10 +97,10 @@ class CommandLine {
   CLI::App app_;
   Action action_;
   CLI::App* top_command_ = nullptr;
-  std::string where_, token_file_, node_, gpu_, tenant_, id_, reason_;
+  std::string where_, token_file_, node_, gpu_, tenant_, id_, reason_, from_, to_;
   std::vector<std::string> changes_, leases_;
   std::optional<double> grace_;
-  bool json_ = false, evict_ = false;
+  bool json_ = false, evict_ = false, move_ = false;
   double interval_ = 1;
   TopOptions top_;
   std::optional<TopSignals> signals_;
@@ -136,11 +136,13 @@ void CommandLine::add_node_commands() {
   trust->add_option("NODE", node_)->required();
   trust->add_option("--gpu", gpu_, "the GPU's UUID")->required();
   CLI::App* const drain = add(app_, "drain", "stop placing leases on a node", [this](PoolCommands& pool) {
-    return pool.drain(node_, reason_, evict_, grace_);
+    return pool.drain(node_, reason_, {.move = move_, .evict = evict_, .grace_seconds = grace_});
   });
   drain->add_option("NODE", node_)->required();
   drain->add_option("--reason", reason_, "shown to users");
-  drain->add_flag("--evict", evict_, "also end its leases");
+  drain->add_flag("--move", move_, "also move its leases to other nodes, as soon as there is room");
+  drain->add_flag("--evict", evict_,
+                  "also end its leases; with --move: those that are still there after --grace");
   add_grace(*drain);
   add(app_, "undrain", "place leases again; also clears a fence",
       [this](PoolCommands& pool) { return pool.undrain(node_); })
@@ -180,6 +182,15 @@ void CommandLine::add_lease_commands() {
   end->add_option("LEASE", leases_, "as `leases` shows them")->required();
   end->add_option("--reason", reason_, "reason shown to the clients");
   add_grace(*end);
+  CLI::App* const move = add(app_, "move", "move a lease to another node while its programs run",
+                             [this](PoolCommands& pool) { return pool.move(id_, from_, to_); });
+  move->add_option("LEASE", id_, "as `leases` shows it")->required();
+  move->add_option("--to", to_, "the node to move to [as placement decides]");
+  move->add_option("--from", from_, "the node that it leaves, if it is on several");
+  move->footer(
+      "The command returns when the move has begun; `leases` and `why LEASE` show its progress. A move that "
+      "takes\n"
+      "longer than the policy `move` (60 s) is turned round.");
   add(app_, "why", "explain why a request waits or a lease ended",
       [this](PoolCommands& pool) { return pool.why(id_); })
       ->add_option("ID", id_, "as `queue` and `leases` show them")

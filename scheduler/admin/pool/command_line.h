@@ -8,8 +8,8 @@ namespace gpupool::admin {
 
 // Commands that exist only for a scheduler, and only for a poold; used for hints in error messages. The
 // subcommand `quota clear` exists only for a scheduler, too.
-inline constexpr std::array<std::string_view, 8> kCommandsOfPool{"leases",  "queue",  "nodes", "drain",
-                                                                 "undrain", "policy", "evict", "why"};
+inline constexpr std::array<std::string_view, 9> kCommandsOfPool{
+    "leases", "queue", "nodes", "drain", "undrain", "policy", "evict", "move", "why"};
 inline constexpr std::array<std::string_view, 3> kCommandsOfPoold{"sessions", "kill", "migrate"};
 
 // Returns the exit status; throws Failure.

@@ -124,17 +124,21 @@ Exit PoolCommands::set_policy(const std::vector<std::string>& words) {
   return print(json_ ? line_of(json_of(policy)) : policy_text(policy));
 }
 
-Exit PoolCommands::drain(const std::string& node, const std::string& reason, bool evict,
-                         std::optional<double> grace_seconds) {
+Exit PoolCommands::drain(const std::string& node, const std::string& reason, const Draining& how) {
   pool::DrainRequest request;
   request.set_node(printable(node));
   request.set_reason(printable(reason));
-  request.set_evict(evict);
-  if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
+  request.set_evict(how.evict);
+  request.set_move(how.move);
+  if (how.grace_seconds) request.set_grace_ms(milliseconds_of(*how.grace_seconds));
   const auto state = scheduler_.call(&Stub::Drain, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(node + " is drained: no new leases; " + counted(state.leases(), "lease") +
-               (evict ? " ending\n" : " not affected\n"));
+  std::string then = how.move ? " to move" : how.evict ? " ending" : " not affected";
+  if (how.move && how.evict) {
+    const int64_t left = std::max<int64_t>(0, state.evict_at_ms() - now_ms());
+    then += ", those still there in " + std::to_string((left + 999) / 1000) + " s are evicted";
+  }
+  return print(node + " is drained: no new leases; " + counted(state.leases(), "lease") + then + "\n");
 }
 
 Exit PoolCommands::undrain(const std::string& node) {
@@ -187,6 +191,17 @@ Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::stri
   }
   if (json_) print(line_of(evicted));
   return status;
+}
+
+Exit PoolCommands::move(const std::string& lease, const std::string& from, const std::string& to) {
+  pool::MoveRequest request;
+  request.set_lease(printable(lease));
+  request.set_from(printable(from));
+  request.set_to(printable(to));
+  const auto state = scheduler_.call(&Stub::Move, request);
+  if (json_) return print(line_of(json_of(state)));
+  return print("lease " + state.id().substr(0, 8) + " of " + state.tenant() + ": " +
+               moves_text(state, now_ms()) + "\n");
 }
 
 Exit PoolCommands::why(const std::string& id) {

@@ -25,13 +25,17 @@ class PoolCommands {
   Exit clear_quota(const std::string& tenant);
   Exit policy();
   Exit set_policy(const std::vector<std::string>& words);
-  Exit drain(const std::string& node, const std::string& reason, bool evict,
-             std::optional<double> grace_seconds);
+  struct Draining {
+    bool move = false, evict = false;
+    std::optional<double> grace_seconds;
+  };
+  Exit drain(const std::string& node, const std::string& reason, const Draining& how);
   Exit undrain(const std::string& node);
   Exit remove_node(const std::string& node);
   Exit trust_gpu(const std::string& node, const std::string& gpu);
   Exit evict(const std::vector<std::string>& leases, const std::string& reason,
              std::optional<double> grace_seconds);
+  Exit move(const std::string& lease, const std::string& from, const std::string& to);
   Exit why(const std::string& id);
   Exit top(const TopSignals& signals, const TopOptions& options);
 

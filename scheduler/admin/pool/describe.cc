@@ -49,6 +49,7 @@ Leased leased(const pool::LeaseState& lease) {
       all.memory += share.memory_bytes();
     }
   }
+  for (const auto& move : lease.moves()) all.sessions += move.part().sessions();
   return all;
 }
 
@@ -57,7 +58,26 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
     const std::string left = lease.end_at_ms() > now_ms ? " in " + age_text(now_ms, lease.end_at_ms()) : "";
     return std::string(pool::text_of(lease.end())) + left;
   }
-  return lease.held() ? "held" : "disconnected, " + age_text(now_ms, lease.hold_until_ms()) + " left";
+  const std::string moves = moves_text(lease, now_ms);
+  return (lease.held() ? "held" : "disconnected, " + age_text(now_ms, lease.hold_until_ms()) + " left") +
+         (moves.empty() ? "" : "; " + moves);
+}
+
+// Describes a node's moves of leases: "2 leases move away, 1 waits for room".
+std::string moves_text(const pool::NodeState& node, int64_t now_ms) {
+  std::string text;
+  const auto add = [&](uint32_t number, const char* does, const char* do_it) {
+    if (number == 0) return;
+    const std::string subject = text.empty() ? counted(number, "lease") : std::to_string(number);
+    text += (text.empty() ? "" : ", ") + subject + " " + (number == 1 ? does : do_it);
+  };
+  add(node.leases_leaving(), "moves away", "move away");
+  add(node.leases_to_move(), "waits for room elsewhere", "wait for room elsewhere");
+  add(node.leases_not_moved(), "cannot move", "cannot move");
+  add(node.leases_arriving(), "arrives", "arrive");
+  if (node.evict_at_ms() > now_ms && node.leases() > 0)
+    text += (text.empty() ? "" : ", ") + ("evicts in " + age_text(now_ms, node.evict_at_ms()));
+  return text;
 }
 
 std::string value_text(pool::QuotaUnit unit, uint64_t value) {
@@ -73,6 +93,29 @@ std::string value_text(pool::QuotaUnit unit, uint64_t value) {
 }
 
 }  // namespace
+
+std::string moves_text(const pool::LeaseState& lease, int64_t now_ms) {
+  using pool::LeaseMove;
+  std::string text;
+  for (const LeaseMove& move : lease.moves()) {
+    // The reason is that of the move that is being turned round.
+    const bool turning = std::any_of(lease.moves().begin(), lease.moves().end(), [&](const LeaseMove& other) {
+      return other.state() == LeaseMove::BACK && other.to() == move.from();
+    });
+    const std::string since = " (since " + age_text(move.since_ms(), now_ms) + ")";
+    std::string one;
+    switch (move.state()) {
+      case LeaseMove::WAITING: one = "waiting to move from " + move.from(); break;
+      case LeaseMove::MOVING: one = "moving to " + move.to() + since; break;
+      case LeaseMove::BACK: one = "moving back from " + move.from() + " to " + move.to() + since; break;
+      case LeaseMove::LEAVING: one = "still on " + move.from(); break;
+      default: one = turning ? "" : "not moved from " + move.from();
+    }
+    if (one.empty()) continue;
+    text += (text.empty() ? "" : "; ") + one + (move.reason().empty() ? "" : ": " + move.reason());
+  }
+  return text;
+}
 
 std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms,
                        size_t width) {
@@ -98,12 +141,14 @@ std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>
       memory += gpu.memory_bytes_leased();
       all += gpu.memory_bytes();
     }
+    const std::string moves = moves_text(node, now_ms);
     table.add({node.name(), pool::text_of(node.condition()),
                node.since_ms() == 0 ? "-" : age_text(node.since_ms(), now_ms),
                std::to_string(node.gpus_size()), gpus_of(compute), bytes_text(all), bytes_text(memory),
                std::to_string(node.leases()), node.rack(), node.zone(),
                format("%+.1f s", static_cast<double>(node.clock_ahead_ms()) / 1000), node.version(),
-               joined(node.addresses()), node.because()});
+               joined(node.addresses()),
+               node.because() + (moves.empty() || node.because().empty() ? "" : "; ") + moves});
   }
   return table.text(width);
 }
@@ -233,7 +278,7 @@ std::string policy_text(const pool::Policy& policy) {
          "\ngrace=" + seconds(policy.grace_ms()) + "\nhold=" + seconds(policy.hold_ms()) +
          "\ntoken=" + seconds(policy.token_ms()) + "\nheartbeat=" + seconds(policy.heartbeat_ms()) +
          "\nnode-lost=" + seconds(policy.node_lost_ms()) + "\nbackfill=" + std::to_string(policy.backfill()) +
-         "\n";
+         "\nmove=" + (policy.move_ms() == 0 ? "unlimited" : seconds(policy.move_ms())) + "\n";
 }
 
 std::string pool_text(const pool::PoolState& state, int64_t now_ms) {

@@ -14,6 +14,8 @@ std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& g
 // `now_ms`: the present time, for ages.
 std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms,
                         size_t width);
+// Says what the moves of a lease are doing: "moving to n2 (since 5s)"; empty: nothing.
+std::string moves_text(const pool::LeaseState& lease, int64_t now_ms);
 std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms,
                        size_t width);
 std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);

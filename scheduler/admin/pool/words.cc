@@ -139,6 +139,7 @@ Result<Policy> read_policy(const std::vector<std::string>& words) {
       {"heartbeat", number(&Policy::set_heartbeat_ms, 1000)},
       {"node-lost", number(&Policy::set_node_lost_ms, 1000)},
       {"backfill", number(&Policy::set_backfill)},
+      {"move", number(&Policy::set_move_ms, 1000)},
   };
   return read_words(words, keys, "the policy");
 }

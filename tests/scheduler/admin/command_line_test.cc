@@ -97,6 +97,7 @@ TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from
                                              {"undrain", "n1"},
                                              {"policy", "show"},
                                              {"evict", "1"},
+                                             {"move", "1"},
                                              {"why", "q1"},
                                              {"quota", "clear", "a"}}) {
     const Finished finished = pool_admin(words, none);

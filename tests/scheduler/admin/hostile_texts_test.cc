@@ -97,6 +97,13 @@ void fill(pool::LeaseState& lease) {
   lease.set_end_reason(kName);
   lease.add_labels(kName);
   lease.add_parts()->set_node(kName);
+  for (int state = 0; state <= pool::LeaseMove::State_MAX; ++state) {
+    pool::LeaseMove& move = *lease.add_moves();
+    move.set_state(static_cast<pool::LeaseMove::State>(state));
+    move.set_from(kName);
+    move.set_to(kName);
+    move.set_reason(kName);
+  }
 }
 void fill(pool::NodeState& node) {
   node.set_name(kName);
@@ -155,6 +162,9 @@ class HostileScheduler final : public pool::PoolAdmin::Service {
     return fill(*reply), Status::OK;
   }
   Status Evict(ServerContext*, const pool::EvictRequest*, pool::LeaseState* reply) override {
+    return fill(*reply), Status::OK;
+  }
+  Status Move(ServerContext*, const pool::MoveRequest*, pool::LeaseState* reply) override {
     return fill(*reply), Status::OK;
   }
   Status Why(ServerContext*, const pool::WhyRequest*, pool::WhyReply* reply) override {
@@ -238,6 +248,7 @@ TEST_CASE("control characters in texts from the scheduler are never printed") {
                                              {"drain", "n"},
                                              {"undrain", "n"},
                                              {"evict", "1"},
+                                             {"move", "1"},
                                              {"why", "q1"},
                                              {"top", "--count", "2", "--interval", "0.1"}}) {
     check_harmless({"--scheduler", "127.0.0.1:" + std::to_string(port)}, command);

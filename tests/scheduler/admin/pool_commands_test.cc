@@ -92,6 +92,42 @@ TEST_CASE("an operator lists leases and the queue and evicts") {
   CHECK(eventually([&] { return json_of(scheduler, {"leases"}).empty(); }));
 }
 
+TEST_CASE("an operator moves leases") {
+  SchedulerProcess scheduler;
+  SimulatedPoolds poolds(scheduler.address(), 3, 1);
+  REQUIRE(poolds.await());
+  const auto first = program(scheduler, "1");
+  REQUIRE(first->await_output("has its GPUs"));
+  const Json before = json_of(scheduler, {"leases"})[0];
+  const std::string id = before["id"], node = before["parts"][0]["node"];
+  for (size_t i = 0; i < 3; ++i) poolds[i].allow_moves(false);
+  const Finished refused = pool_admin(scheduler, {"move", id, "--to", node});
+  CHECK(refused.status == 1);
+  CHECK(has(refused.output, "cannot move lease " + id.substr(0, 8) + ": node '" + node + "': has a part"));
+  CHECK(pool_admin(scheduler, {"move"}).status == 2);
+  const std::string to = node == "n0" ? "n1" : "n0";
+  const Finished moved = pool_admin(scheduler, {"move", id.substr(0, 8), "--to", to});
+  INFO(moved.output);
+  CHECK(moved.status == 0);
+  CHECK(has(moved.output, ": moving to " + to + " (since "));
+  CHECK(eventually([&] { return has(pool_admin(scheduler, {"leases"}).output, "it is stuck?[2J"); }));
+  CHECK(has(pool_admin(scheduler, {"why", id}).output,
+            "moving from node '" + node + "' to node '" + to + "' for "));
+  CHECK(json_of(scheduler, {"leases", "--node", to}).size() == 1);
+  for (size_t i = 0; i < 3; ++i) poolds[i].allow_moves(true);
+  const auto place = [&] { return json_of(scheduler, {"leases"})[0]["parts"][0]["node"]; };
+  CHECK(eventually([&] { return place() == to; }));
+
+  const Finished drained =
+      pool_admin(scheduler, {"drain", to, "--move", "--evict", "--grace", "600", "--reason", "new fans"});
+  INFO(drained.output);
+  CHECK(drained.status == 0);
+  CHECK(has(drained.output, "1 lease to move, those still there in 600 s are evicted"));
+  CHECK(eventually([&] { return place() == "n2"; }));  // it has left the first node
+  CHECK(eventually([&] { return json_of(scheduler, {"nodes"})[to == "n0" ? 0 : 1]["leases"] == 0; }));
+  CHECK(json_of(scheduler, {"policy", "set", "move=90"})["move_ms"] == 90'000);
+}
+
 TEST_CASE("names of leased programs are escaped and truncated") {
   SchedulerProcess scheduler;
   SimulatedPoolds poolds(scheduler.address(), 1, 1);

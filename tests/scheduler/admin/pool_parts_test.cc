@@ -102,6 +102,40 @@ TEST_CASE("nodes show how long their condition has lasted") {
   CHECK(pool::json_of(now.nodes(0))["since_ms"] == 1'000'000 - 65'000);
 }
 
+TEST_CASE("leases and nodes show their moves") {
+  pool::PoolSnapshot now = snapshot(1'000'000, 0);
+  pool::LeaseState& lease = *now.mutable_leases(0);
+  pool::LeaseMove& move = *lease.add_moves();
+  move.set_state(pool::LeaseMove::MOVING);
+  move.set_from("gpu1");
+  move.set_to("gpu2");
+  move.set_since_ms(1'000'000 - 65'000);
+  move.mutable_part()->set_sessions(2);
+  CHECK(has(leases_text(now.leases(), 1'000'000, 0), "held; moving to gpu2 (since 1m 05s)"));
+  CHECK(pool::json_of(lease)["moves"][0]["state"] == "moving");
+  CHECK(pool::json_of(lease)["moves"][0]["part"]["sessions"] == 2);
+  move.set_state(pool::LeaseMove::FAILED);
+  move.set_reason("a reason");
+  CHECK(has(leases_text(now.leases(), 1'000'000, 0), "held; not moved from gpu1: a reason"));
+  pool::LeaseMove& back = *lease.add_moves();
+  back.set_state(pool::LeaseMove::BACK);
+  back.set_from("gpu2");
+  back.set_to("gpu1");
+  back.set_since_ms(1'000'000 - 65'000);
+  back.set_reason("a reason");
+  CHECK(has(leases_text(now.leases(), 1'000'000, 0),
+            "held; moving back from gpu2 to gpu1 (since 1m 05s): a reason\n"));
+  pool::NodeState& node = *now.mutable_nodes(0);
+  node.set_because("new fans");
+  node.set_leases(3);
+  node.set_leases_leaving(2);
+  node.set_leases_to_move(1);
+  node.set_evict_at_ms(1'000'000 + 65'000);
+  CHECK(has(nodes_text(now.nodes(), 1'000'000, 0),
+            "new fans; 2 leases move away, 1 waits for room elsewhere, evicts in 1m 05s"));
+  CHECK(pool::json_of(node)["leases_to_move"] == 1);
+}
+
 TEST_CASE("the pool's JSON has the names of the protocol") {
   const Json json = pool::json_of(snapshot(5, 6));
   CHECK(json["pool"]["compute_milli_leased"] == 500);
@@ -129,9 +163,12 @@ TEST_CASE("thousandths of GPUs are parsed and printed as decimal numbers") {
   CHECK(quota->leases() == 0);
   CHECK(quota->to_host_bytes_per_second() == 1'000'000'000);
   CHECK_FALSE(quota->has_waiting());
-  const auto policy = read_policy({"grace=2.5", "preemption=off", "placement=spread", "backfill=10"});
+  const auto policy =
+      read_policy({"grace=2.5", "preemption=off", "placement=spread", "backfill=10", "move=90"});
   REQUIRE(policy);
   CHECK(policy->grace_ms() == 2500);
+  CHECK(policy->move_ms() == 90'000);
+  CHECK(has(policy_text(*policy), "\nmove=90 s\n"));
   CHECK(policy->has_preemption());
   CHECK_FALSE(policy->preemption());
   CHECK(policy->placement() == "spread");
@@ -174,6 +211,9 @@ TEST_CASE("pool-admin completes arguments for a shell") {
   CHECK(complete({"quota", "s"}) == "set\nshow\n");
   CHECK(has(complete({"--scheduler", "h:1", ""}), "drain\n"));
   CHECK(complete({"--scheduler", "h:1", "drain", "--e"}) == "--evict\n");
+  CHECK(complete({"--scheduler", "h:1", "drain", "--m"}) == "--move\n");
+  CHECK(complete({"--scheduler", "h:1", "mo"}) == "move\n");
+  CHECK(complete({"--scheduler", "h:1", "move", "--t"}) == "--to\n--token-file\n");
   for (const std::string shell : {"bash", "zsh", "fish"}) CHECK(has(completion_script(shell), "--complete"));
   CHECK(run_to_end({program_path("pool-admin"), "completion", "bash"}, {{"GPUPOOL_SCHEDULER", ""}}).output ==
         completion_script("bash"));
