@@ -161,6 +161,8 @@ Result<LeasePart> Core::restore_part(const PartRecord& stored) {
   const auto found = nodes_.find(stored.node());
   if (found == nodes_.end()) return wrong("unknown node '" + stored.node() + "'");
   Node& node = found->second;
+  if (stored.shares().empty() || node.inventory.addresses().empty())
+    return wrong("a part on node '" + node.name() + "' has no shares, or the node no address");
   LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
   part.counted = !stored.uncounted();
   part.cannot_move = stored.cannot_move();
@@ -182,11 +184,19 @@ Result<LeasePart> Core::restore_part(const PartRecord& stored) {
 }
 
 Result<void> Core::restore_moves(const LeaseRecord& record, Lease& lease) {
-  const Error no_place{ErrorCode::invalid, "a move names a part that the lease does not have"};
+  const Error no_place{ErrorCode::invalid, "a move does not fit the lease's parts"};
+  // Parts that replace each other have the same amounts.
+  const auto fits = [&](const LeasePart& part, size_t place) {
+    return place < lease.parts.size() && !lease.ending && !part.counted &&
+           part.host == lease.parts[place].host &&
+           std::equal(part.shares.begin(), part.shares.end(), lease.parts[place].shares.begin(),
+                      lease.parts[place].shares.end(),
+                      [](const auto& a, const auto& b) { return a.amount == b.amount; });
+  };
   if (record.has_move()) {
     auto to = restore_part(record.move().to());
     if (!to) return to.error();
-    if (record.move().place() >= lease.parts.size()) return no_place;
+    if (!fits(*to, record.move().place())) return no_place;
     lease.move = LeaseMove{.to = std::move(*to),
                            .place = record.move().place(),
                            .since = record.move().since_ms(),
@@ -196,7 +206,7 @@ Result<void> Core::restore_moves(const LeaseRecord& record, Lease& lease) {
   for (const LeavingRecord& stored : record.leaving()) {
     auto part = restore_part(stored.part());
     if (!part) return part.error();
-    if (stored.place() >= lease.parts.size()) return no_place;
+    if (!fits(*part, stored.place())) return no_place;
     lease.leaving.push_back({.part = std::move(*part),
                              .place = stored.place(),
                              .back = stored.back(),
@@ -230,6 +240,10 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
     lease.parts.push_back(std::move(*part));
   }
   if (const auto moves = restore_moves(record, lease); !moves) return moves;
+  std::set<const Node*> nodes;
+  bool distinct = true;
+  lease.for_each_part([&](const LeasePart& part) { distinct = nodes.insert(part.node).second && distinct; });
+  if (!distinct) return Error{ErrorCode::invalid, "several of its parts are on one node"};
   index_lease(std::move(lease), now);
   return {};
 }

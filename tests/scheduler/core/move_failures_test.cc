@@ -1,4 +1,5 @@
 // Tests of moves of leases in the core that are disturbed: lost nodes, ends of the lease, new leaders.
+#include "scheduler/core/records.pb.h"
 #include "tests/scheduler/core/moving_pool.h"
 #include "tests/support/catch.h"
 
@@ -274,11 +275,38 @@ TEST_CASE("a new leader continues a move") {
 TEST_CASE("an inconsistent record of a move is rejected") {
   MovingPool pool({1, 1});
   REQUIRE(pool.move());
+  const auto refused = [&](const std::map<std::string, std::string>& stored) {
+    Core core([] { return LeaseId(16, 'x'); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); },
+              pool.now);
+    return !core.restore({stored.begin(), stored.end()}, pool.now);
+  };
+  CHECK(!refused(pool.store));
   auto without_node = pool.store;
   without_node.erase("node/n2");
-  Core core([] { return LeaseId(16, 'x'); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); },
-            pool.now);
-  CHECK(!core.restore({without_node.begin(), without_node.end()}, pool.now));
+  CHECK(refused(without_node));
+  const std::string key = "lease/" + lease::hexadecimal(pool.lease);
+  const auto refused_with = [&](auto change) {
+    LeaseRecord record;
+    REQUIRE(record.ParseFromString(pool.store.at(key)));
+    change(record);
+    auto stored = pool.store;
+    stored[key] = record.SerializeAsString();
+    return refused(stored);
+  };
+  CHECK(!refused_with([](LeaseRecord&) {}));
+  CHECK(refused_with([](LeaseRecord& record) { record.mutable_move()->set_place(1); }));
+  CHECK(refused_with([](LeaseRecord& record) { record.set_ending(true); }));
+  CHECK(refused_with([](LeaseRecord& record) { record.mutable_move()->mutable_to()->clear_shares(); }));
+  CHECK(refused_with([](LeaseRecord& record) {
+    record.mutable_move()->mutable_to()->mutable_shares(0)->set_compute_milli(1);
+  }));
+  CHECK(refused_with([](LeaseRecord& record) { record.mutable_move()->mutable_to()->set_uncounted(false); }));
+  CHECK(refused_with([](LeaseRecord& record) {
+    LeavingRecord& twice = *record.add_leaving();
+    *twice.mutable_part() = record.move().to();
+    record.clear_move();
+    *record.add_leaving() = twice;
+  }));
 }
 
 TEST_CASE("a node with sessions of a lease that has left it is fenced") {
