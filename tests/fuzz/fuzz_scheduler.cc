@@ -79,8 +79,8 @@ class Game {
       case 11: pool_.now += input_.get<uint16_t>(); return core.tick(pool_.now);
       case 12: return pool_.start();  // as after a crash
       case 13:
-        static_cast<void>(
-            core.drain("n" + std::to_string(1 + input_.below(3)), "because", input_.below(2), {}, now));
+        static_cast<void>(core.drain("n" + std::to_string(1 + input_.below(3)), "because", input_.below(2),
+                                     {}, now, input_.below(2)));
         return;
       case 14: static_cast<void>(core.evict(some_lease(), "", {}, now)); return;
       default: operate();
@@ -89,12 +89,14 @@ class Game {
   void operate() {
     Core& core = *pool_.core;
     const std::string node = "n" + std::to_string(1 + input_.below(3));
-    switch (input_.below(6)) {
+    switch (input_.below(8)) {
       case 0: static_cast<void>(core.undrain(node, pool_.now)); return;
       case 1: static_cast<void>(core.remove_node(node, pool_.now)); return;
       case 2: static_cast<void>(core.set_quota("a", parsed<pool::TenantQuota>(), pool_.now)); return;
       case 3: static_cast<void>(core.set_policy(parsed<pool::Policy>(), pool_.now)); return;
       case 4: static_cast<void>(core.why(some_lease(), pool_.now)); return;
+      case 5:
+      case 6: static_cast<void>(core.move(some_lease(), "", input_.below(2) ? node : "", pool_.now)); return;
       default: static_cast<void>(core.clear_quota("a", pool_.now)); return;
     }
   }
