@@ -40,7 +40,10 @@ class Simulation {
     for (uint64_t i = 1; i <= 4; ++i) nodes_.push_back({i, ++boots_, static_cast<int>(i)});
     pool::Policy policy;
     policy.set_move_ms(5'000);
-    if (seed % 4 < 2) policy.set_heartbeat_ms(500), policy.set_node_lost_ms(3'000);
+    if (seed % 4 < 2) {  // rare crashes, and short times, so that moves fail and nodes are lost
+      crashes_ = 1'000;
+      policy.set_move_ms(1'000), policy.set_heartbeat_ms(500), policy.set_node_lost_ms(3'000);
+    }
     REQUIRE(pool_.core->set_policy(policy, pool_.now));
   }
 
@@ -173,6 +176,8 @@ class Simulation {
   // orders are out of date by now.
   void move_sessions(SimulatedNode& node, const pool::MoveLease& order) {
     if (node.sessions.contains(order.lease())) {
+      // Sessions of some leases can hardly move.
+      if (static_cast<unsigned char>(order.lease()[0]) % 2 == 0 && pick(16) != 0) return;
       SimulatedNode& to = nodes_[static_cast<uint64_t>(order.address().at(13) - '1')];  // tcp://10.0.0.N:9700
       if (!to.usable.contains(order.lease())) return;
       to.sessions.insert(order.lease());
@@ -233,7 +238,7 @@ class Simulation {
   void settle() {
     if (pick(2)) pool_.core->schedule(pool_.now);
     Effects effects = pool_.core->take(pool_.now);
-    const uint64_t fate = pick(40);
+    const uint64_t fate = pick(crashes_);
     if (fate == 0) return crash();  // before storing
     pool_.write(effects);
     for (const Note& note : effects.notes) ++notes_[note.event];
@@ -353,6 +358,7 @@ class Simulation {
   std::vector<SimulatedNode> nodes_;
   std::vector<SimulatedHolder> holders_;
   std::map<std::string, uint64_t> notes_;
+  uint64_t crashes_ = 40;  // one in so many steps, at each of three instants
 };
 
 }  // namespace
@@ -369,6 +375,6 @@ TEST_CASE("random events never double-allocate or lose a share") {
   for (const char* const event :
        {"lease_moving", "lease_moved", "lease_move_failed", "lease_moved_back", "lease_left_node"}) {
     INFO(event);
-    CHECK(notes[event] > 0);
+    CHECK(notes[event] > 20);
   }
 }
