@@ -110,6 +110,7 @@ CUresult synchronize_context() {
   return driver().sticky;
 }
 CUresult get_cache(CUfunc_cache* config) {
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
   *config = CU_FUNC_CACHE_PREFER_L1;
   return t_current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
@@ -138,6 +139,7 @@ CUresult stream_flags(CUstream stream, unsigned* flags) {
   const Lock lock(driver().mutex);
   const FakeStream* const state = driver().stream_locked(stream);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = state->flags;
   return CUDA_SUCCESS;
 }
@@ -248,6 +250,7 @@ CUresult synchronize_event(CUevent event) {
 }
 
 CUresult get_limit(size_t* value, CUlimit limit) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
   *value = driver().limits[limit];
   return CUDA_SUCCESS;
 }
