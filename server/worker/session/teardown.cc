@@ -144,6 +144,7 @@ void tear_down(Session& session) {
   for (auto& [handle, context] : session.contexts.all()) {
     session.contexts.enter(context.get());
     for (const CUevent event : context->destroyed_stream_events) context->events->give(event);
+    if (context->barrier) context->events->give(std::exchange(context->barrier, nullptr));
     session.compute.drop(*context);
     context->timed_events->clear();
     context->events->clear();

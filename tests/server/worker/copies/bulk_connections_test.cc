@@ -33,13 +33,13 @@ struct BulkClient {
     client.create_stream(0);
     client.map(0, kPage);
   }
-  uint64_t copy_in(uint64_t bytes) {
+  uint64_t copy_in(uint64_t bytes, uint32_t flags = 0) {
     return client.send(Command::bulk_to_device, bytes_of(wire::BulkCopy{.stream = stream_handle(0),
                                                                         .device = client.address(0),
                                                                         .pitch = bytes,
                                                                         .width = bytes,
                                                                         .rows = 1,
-                                                                        .flags = 0,
+                                                                        .flags = flags,
                                                                         .reserved = 0}));
   }
   void send_piece(uint64_t copy, const std::string& data) {
@@ -73,4 +73,13 @@ TEST_CASE("memory is not unmapped while a copy from the client writes it, in wha
   CHECK(bulk.client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_SUCCESS);
   bulk.await_earlier_commands();
   CHECK(!bulk.is_mapped());
+}
+
+TEST_CASE("the end of a session frees the event of a copy that orders all streams") {
+  BulkClient bulk;
+  const uint64_t copy = bulk.copy_in(100, wire::kCopyOrdersStreams);
+  bulk.send_piece(copy, std::string(100, 'x'));
+  CHECK(bulk.client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_SUCCESS);
+  bulk.client.finish();
+  CHECK(bulk.client.fake.events.empty());
 }
