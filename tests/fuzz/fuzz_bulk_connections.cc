@@ -32,6 +32,7 @@ using namespace gpupool::worker::test;
 namespace {
 
 constexpr uint64_t kMapped = 4 * FakeDriver::kGranularity;
+constexpr std::chrono::milliseconds kMostWait{3};  // for the session to receive from one connection
 constexpr const char* kToken = "the session's bulk token";
 
 // Writes pieces into a pipe.
@@ -67,6 +68,7 @@ class Attack {
     client_.map(0, kMapped);
     for (int calls = 0; !input_.empty() && calls < 100; ++calls) call();
     hold(false);
+    for (const auto& pipe : pipes_) pipe->await_taken(kMostWait);
     client_.finish();
     FakeDriver& fake = client_.fake;
     require(fake.contexts.empty() && fake.events.empty() && fake.pinned.empty() && fake.physical.empty());
@@ -188,7 +190,13 @@ class Attack {
 
   // What else happens to the copies, and to the objects that they use.
   void disturb() {
-    switch (input_.below(8)) {
+    switch (input_.below(10)) {
+      case 8:
+        return static_cast<void>(client_.send(wire::Command::hold_stream,
+                                              bytes_of(wire::HoldStream{stream_handle(0), input_.below(3)})));
+      case 9:
+        return static_cast<void>(
+            client_.send(wire::Command::resume_stream, bytes_of(wire::ResumeStream{input_.below(3)})));
       case 0: return hold(true);
       case 1: return hold(false);
       case 2: return static_cast<void>(client_.call("cuStreamDestroy_v2", bytes_of(stream_handle(0))));

@@ -2,6 +2,7 @@
 // Any thread.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -33,6 +34,7 @@ class Pipe {
     if (part == 0 && closed_) return Error{ErrorCode::closed, "closed"};
     if (part != 0) std::memcpy(buffer.data(), bytes_.data() + at_, part);
     at_ += part;
+    if (at_ == bytes_.size()) changed_.notify_all();
     return part;
   }
   // Until there are bytes, it is closed or interrupted.
@@ -40,6 +42,11 @@ class Pipe {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return at_ != bytes_.size() || closed_ || interrupted_; });
     interrupted_ = false;
+  }
+  // Until all bytes have been taken, it is closed, or `longest` has passed.
+  void await_taken(std::chrono::milliseconds longest) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, longest, [this] { return at_ == bytes_.size() || closed_; });
   }
   void interrupt() {
     const std::lock_guard lock(mutex_);

@@ -313,8 +313,11 @@ FakeDriver& driver() {
 FakeDriver::FakeDriver() {
   g_driver = this;
   range_size = 64 * 1024 * 1024;
+  // The same in each process, so that a fuzzer's inputs can name addresses; above AddressSanitizer's shadow.
+  constexpr CUdeviceptr kWanted = CUdeviceptr{1} << 45;
   CUdeviceptr base = 0;
-  reinterpret_cast<decltype(&cuMemAddressReserve)>(symbol("cuMemAddressReserve"))(&base, range_size, 0, 0, 0);
+  reinterpret_cast<decltype(&cuMemAddressReserve)>(symbol("cuMemAddressReserve"))(&base, range_size, 0,
+                                                                                  kWanted, 0);
   range_base = base;
 }
 

@@ -159,13 +159,25 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   }
   return CUDA_SUCCESS;
 }
+// Aligned to the granularity, as a driver does.
 CUresult reserve(CUdeviceptr* address, size_t size, size_t, CUdeviceptr wished, unsigned long long) {
-  // Aligned to the granularity, as a driver does; the excess is never unmapped.
-  void* const got = ::mmap(reinterpret_cast<void*>(wished), size + FakeDriver::kGranularity, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr uint64_t kUnit = FakeDriver::kGranularity;
+  const auto map = [&](size_t bytes) {
+    return ::mmap(reinterpret_cast<void*>(wished), bytes, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  };
+  void* got = map(size);
   if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  *address = (reinterpret_cast<CUdeviceptr>(got) + FakeDriver::kGranularity - 1) / FakeDriver::kGranularity *
-             FakeDriver::kGranularity;
+  *address = reinterpret_cast<CUdeviceptr>(got);
+  if (*address % kUnit == 0) return CUDA_SUCCESS;
+  ::munmap(got, size);
+  got = map(size + kUnit);
+  if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto begin = reinterpret_cast<CUdeviceptr>(got);
+  *address = (begin + kUnit - 1) / kUnit * kUnit;
+  const CUdeviceptr end = *address + (size + 4095) / 4096 * 4096;
+  if (*address != begin) ::munmap(got, *address - begin);
+  ::munmap(reinterpret_cast<void*>(end), begin + size + kUnit - end);
   return CUDA_SUCCESS;
 }
 CUresult free_range(CUdeviceptr address, size_t size) {
