@@ -187,6 +187,7 @@ void Core::order_to_move(const Lease& lease, const Node& node, pool::NodeOrders&
   pool::MoveLease& order = *orders.add_move();
   order.set_lease(lease.id);
   order.set_address(to->inventory.addresses(0));
+  order.set_serial(lease.serial);  // it may come back with a later one
 }
 
 // Turns moves round that have exceeded the time limit.

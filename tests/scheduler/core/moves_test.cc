@@ -23,6 +23,7 @@ TEST_CASE("a moving lease has a token for the other node until the first one rep
   CHECK(pool.ordered(2).empty());
   for (int i = 0; i < 2; ++i) {
     CHECK(pool.ordered(1) == "tcp://10.0.0.2:9700");
+    CHECK(pool.orders(pool.nodes.at(1)).move(0).serial() == 2);  // of the last token for n1
     pool.published.nodes.clear();
     pool.report_on(1, 1), pool.report_on(2, 1);
   }
