@@ -20,6 +20,9 @@ using transport::Clock;
 constexpr milliseconds kFirstPause{10}, kLongestPause{500};  // between attempts
 constexpr milliseconds kSilentTime{1000};                    // shorter breaks are not logged as warnings
 constexpr milliseconds kOthersRead{1000};
+// A server that has ended the connection and whose host then refuses connections for so long has ended
+// itself: had a proxy ended the connection, the server would have given up the session by now.
+constexpr milliseconds kGoneTime{10'000};
 
 long long milliseconds_since(Clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - start).count();
@@ -36,7 +39,7 @@ void Reconnector::start(Terms terms) {
 void Reconnector::run() {
   ::pthread_setname_np(::pthread_self(), "gpupool-resume");
   while (true) {
-    connection_.wait_for_end();
+    (void)connection_.wait_for_end();
     // After the end no more bytes come. The thread that reads the last ones, among them perhaps the server's
     // reason, breaks the carrier.
     if (read_rest_) read_rest_(true);
@@ -85,6 +88,8 @@ void Reconnector::reconnect(const Error& why) {
   const auto start = Clock::now();
   log_debug("the connection to server %s broke: %s", terms_.name.c_str(), why.message.c_str());
   bool told = false;
+  // Connections have been refused since the server ended the broken one.
+  bool refused = why.code == ErrorCode::closed || why.code == ErrorCode::reset;
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     const auto resumed = try_once();
     if (resumed) {
@@ -98,7 +103,9 @@ void Reconnector::reconnect(const Error& why) {
     }
     if (connection_.over()) return;  // the session has failed or ended meanwhile
     const auto passed = Clock::now() - start;
-    if (resumed.error().code == ErrorCode::refused || passed >= terms_.timeout) {
+    refused = resumed.error().code == ErrorCode::reset && refused;
+    const bool gone = refused && passed >= kGoneTime;
+    if (resumed.error().code == ErrorCode::refused || gone || passed >= terms_.timeout) {
       return connection_.give_up({why.code, why.message + "; " + resumed.error().message});
     }
     if (!told && passed >= kSilentTime) {

@@ -116,7 +116,8 @@ class Connection {
   virtual void check_peer_alive() {}
   // Blocks until the connection has ended: the peer has closed it (bytes may still be unread), it is lost, or
   // close() was called. Thread-safe, beside sender and receiver. Connections that cannot tell return at once.
-  virtual void wait_for_end() {}
+  // Returns true if the peer's system is known to have closed it in an orderly way.
+  virtual bool wait_for_end() { return false; }
   // Gives up what carries the bytes, because the peer no longer answers on it. False: the connection cannot
   // continue on another carrier. Thread-safe.
   virtual bool break_carrier(const Error&) { return false; }
@@ -156,6 +157,7 @@ class Listener {
   virtual void close() = 0;               // thread-safe; ends accept()
 };
 
+// ErrorCode::reset: the host is there, but nothing listens at this address.
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
 // Takes over a descriptor that another process gave up with release_descriptor(); closes it on failure.

@@ -138,7 +138,7 @@ class Attack {
   // What the connection passes on.
   void ask_carrier() {
     connection_.check_peer_alive();
-    connection_.wait_for_end();
+    (void)connection_.wait_for_end();
     require(!connection_.shares_memory() && connection_.direct_memory() == nullptr &&
             connection_.release_descriptor() < 0 && connection_.carrier() == "tcp" &&
             connection_.patience().polls_per_yield == 1);

@@ -250,8 +250,8 @@ void ResumableConnection::acknowledge_low(uint32_t position) {
   if (step > 0) acknowledge(known + static_cast<uint32_t>(step));
 }
 
-void ResumableConnection::wait_for_end() {
-  if (!is_broken()) current()->wait_for_end();
+bool ResumableConnection::wait_for_end() {
+  return !is_broken() && current()->wait_for_end();
 }
 
 std::optional<Error> ResumableConnection::wait_for_break(Deadline deadline) {

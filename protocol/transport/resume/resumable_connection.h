@@ -73,7 +73,7 @@ class ResumableConnection final : public Connection {
   DirectMemory* direct_memory() override { return current()->direct_memory(); }
   Result<void> send_descriptor(int descriptor, Deadline deadline) override;
   Result<int> receive_descriptor(Deadline deadline) override;
-  void wait_for_end() override;
+  bool wait_for_end() override;
   bool break_carrier(const Error& why) override;
 
   // The carrier that was given to the constructor. Only before start().

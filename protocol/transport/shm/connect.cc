@@ -48,8 +48,9 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
   if (!address) return address.error();
   const int socket = connected_socket(*address, options.connect_timeout);
   const int error = errno;
-  const auto failure = [&](const std::string& why, const char* advice) {
-    return Error{ErrorCode::unavailable, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
+  const auto failure = [&](const std::string& why, const char* advice,
+                           ErrorCode code = ErrorCode::unavailable) {
+    return Error{code, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
   };
   if (socket >= 0) {
     const std::string distrusted = endpoint.host.starts_with('@') ? distrust_reason(socket) : "";
@@ -60,7 +61,8 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
                    "path (shm:///PATH)");
   }
   if (error == ECONNREFUSED)
-    return failure("connection refused", "check that poold runs there and listens on this address");
+    return failure("connection refused", "check that poold runs there and listens on this address",
+                   ErrorCode::reset);
   if (error == EAGAIN) {
     return failure("no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
                    "check that poold is not suspended");

@@ -125,13 +125,14 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
   }
 }
 
-void SocketConnection::wait_for_end() {
+bool SocketConnection::wait_for_end() {
   const milliseconds check_every = std::max(milliseconds(50), dead_peer_timeout_ / 4);
   while (true) {
     pollfd polled{socket_, POLLRDHUP, 0};
     const int count = ::poll(&polled, 1, static_cast<int>(check_every.count()));
-    if (count > 0 || (count < 0 && errno != EINTR)) return;
-    if (count == 0 && peer_is_gone(dead_peer_timeout_)) return;
+    if (count > 0) return (polled.revents & (POLLRDHUP | POLLERR)) == POLLRDHUP && !closed();
+    if (count < 0 && errno != EINTR) return false;
+    if (count == 0 && peer_is_gone(dead_peer_timeout_)) return false;
   }
 }
 

@@ -25,7 +25,7 @@ class SocketConnection : public Connection {
   Result<size_t> send_some(std::span<const iovec> buffers) override;
   Result<size_t> receive_some(std::span<std::byte> buffer) override;
   Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
-  void wait_for_end() override;
+  bool wait_for_end() override;
   void interrupt() override;
   void close() override;
   std::string peer() const override { return peer_; }

@@ -22,8 +22,9 @@ using asio::ip::tcp;
 // these timers.
 constexpr std::chrono::milliseconds kAttempt{2000};
 
-Error cannot_connect(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
-  return {ErrorCode::unavailable, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
+Error cannot_connect(const Endpoint& endpoint, const std::string& why, const std::string& advice,
+                     ErrorCode code = ErrorCode::unavailable) {
+  return {code, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
 }
 
 // Made here with SOCK_CLOEXEC, because programs that the application starts would inherit Asio's sockets.
@@ -119,7 +120,7 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
   }
   if (status == asio::error::connection_refused) {
     return cannot_connect(endpoint, "connection refused",
-                          "check that poold runs there and listens on this port");
+                          "check that poold runs there and listens on this port", ErrorCode::reset);
   }
   return cannot_connect(endpoint, status.message(), "check the address and the network");
 }

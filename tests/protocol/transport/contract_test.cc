@@ -59,7 +59,7 @@ TEST_CASE("a refused connection reports the address and the reason and what to d
   const Endpoint endpoint = backend.nobody_listens();
   const auto connection = connect(endpoint, {});
   REQUIRE_FALSE(connection);
-  CHECK(connection.error().code == ErrorCode::unavailable);
+  CHECK(connection.error().code == ErrorCode::reset);
   const std::string& message = connection.error().message;
   CHECK(message.find(endpoint.text()) != std::string::npos);
   CHECK(message.find("refused") != std::string::npos);
