@@ -59,7 +59,8 @@ struct Resume {
   TlsSecret tls_secret{};
 };
 struct ConnectionBroken {
-  uint64_t link = 0;  // as in Resume
+  uint64_t link = 0;    // as in Resume
+  uint64_t closed = 0;  // 1: the client's side has closed it, so the client may have ended
 };
 struct ConnectionResumed {
   uint64_t link = 0;
@@ -90,6 +91,22 @@ struct MovedOut {
 struct RoomPatience {
   uint64_t question = 0;    // of memory_needed
   int64_t patience_ms = 0;  // 0: there will be no room
+};
+
+// Why a session wants the memory of abandoned ones.
+enum class ReclaimReason : uint32_t {
+  gpu_full,
+  quota_full,
+  report,  // its program asks how much memory is free
+};
+struct Reclaim {
+  uint64_t question = 0;
+  int32_t gpu = 0;
+  ReclaimReason reason = ReclaimReason::gpu_full;
+};
+struct Reclaimed {
+  uint64_t question = 0;
+  uint64_t sessions = 0;  // that have ended; 0: none was abandoned
 };
 
 struct Image {

@@ -119,6 +119,10 @@ void FakeWorkers::send(FakeWorker& worker, ControlKind kind, std::span<const std
     std::memcpy(&wanted, body.data(), sizeof wanted);
     worker.share_requests.insert(wanted.request);
   }
+  if (packet::Reclaim wanted; kind == ControlKind::reclaim && body.size() == sizeof wanted) {
+    std::memcpy(&wanted, body.data(), sizeof wanted);
+    worker.reclaims.insert(wanted.question);
+  }
   static_cast<void>(server::send_packet(worker.control, kind, body, payload, descriptor));
 }
 
@@ -164,10 +168,10 @@ void FakeWorkers::take(FakeWorker& worker) {
 }
 
 // Only a worker with an open request gets an answer, and only one.
-void FakeWorkers::answered(FakeWorker& worker, uint64_t request) {
-  const auto asked = worker.share_requests.find(request);
-  require(asked != worker.share_requests.end());
-  worker.share_requests.erase(asked);
+void FakeWorkers::answered(std::multiset<uint64_t>& requests, uint64_t request) {
+  const auto asked = requests.find(request);
+  require(asked != requests.end());
+  requests.erase(asked);
 }
 
 void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
@@ -198,8 +202,11 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
       worker.share_wanted = message.body<packet::ShareWanted>();
       return require(worker.share_wanted.session == worker.session &&
                      worker.share_wanted.requester != worker.session);
-    case ControlKind::share_found: return answered(worker, message.body<packet::ShareFound>().request);
-    case ControlKind::share_missing: return answered(worker, message.body<packet::ShareMissing>().request);
+    case ControlKind::share_found:
+      return answered(worker.share_requests, message.body<packet::ShareFound>().request);
+    case ControlKind::share_missing:
+      return answered(worker.share_requests, message.body<packet::ShareMissing>().request);
+    case ControlKind::reclaimed: return answered(worker.reclaims, message.body<packet::Reclaimed>().question);
     case ControlKind::change_state:
       worker.state_question = message.body<packet::ChangeState>().question;
       return;

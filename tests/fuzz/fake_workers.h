@@ -31,6 +31,7 @@ struct FakeWorker {
   uint64_t image_bytes = 0;
   server::packet::ShareWanted share_wanted{};  // last request from another worker
   std::multiset<uint64_t> share_requests;      // its own unanswered requests
+  std::multiset<uint64_t> reclaims;            // likewise
   bool ended() const { return control < 0; }
 };
 
@@ -70,7 +71,7 @@ class FakeWorkers {
  private:
   Result<server::StartedWorker> start(const server::WorkerProgram&);
   static void note(FakeWorker& worker, const server::ControlMessage& message);
-  static void answered(FakeWorker& worker, uint64_t request);
+  static void answered(std::multiset<uint64_t>& requests, uint64_t request);
 
   std::vector<std::unique_ptr<FakeWorker>> workers_;
 };

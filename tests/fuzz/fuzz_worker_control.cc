@@ -26,13 +26,26 @@ using namespace gpupool::server;
 
 namespace {
 
-constexpr ControlKind kKinds[] = {
-    ControlKind::turn,           ControlKind::memory_needed, ControlKind::moved_out,
-    ControlKind::image_wanted,   ControlKind::image_deposit, ControlKind::image_damaged,
-    ControlKind::share_wanted,   ControlKind::share_found,   ControlKind::share_missing,
-    ControlKind::state_changed,  ControlKind::dump,          ControlKind::peer_wanted,
-    ControlKind::image_offered,  ControlKind::ready,         ControlKind::failed,
-    ControlKind::migration_ended};
+constexpr ControlKind kKinds[] = {ControlKind::turn,
+                                  ControlKind::memory_needed,
+                                  ControlKind::moved_out,
+                                  ControlKind::image_wanted,
+                                  ControlKind::image_deposit,
+                                  ControlKind::image_damaged,
+                                  ControlKind::share_wanted,
+                                  ControlKind::share_found,
+                                  ControlKind::share_missing,
+                                  ControlKind::state_changed,
+                                  ControlKind::dump,
+                                  ControlKind::peer_wanted,
+                                  ControlKind::image_offered,
+                                  ControlKind::ready,
+                                  ControlKind::failed,
+                                  ControlKind::migration_ended,
+                                  ControlKind::reclaim,
+                                  ControlKind::connection_broken,
+                                  ControlKind::connection_resumed,
+                                  ControlKind::client_leaves};
 constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
 constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};           // milliseconds
 constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // statuses of waitpid()
@@ -157,6 +170,13 @@ class Attack {
       case ControlKind::dump: return as(packet::DumpQuestion{.question = of.question});
       case ControlKind::migration_ended:
         return as(packet::MigrationEnded{.number = of.question, .migrated = of.restores});
+      case ControlKind::reclaim:
+        return as(packet::Reclaim{.question = of.question,
+                                  .gpu = of.gpu,
+                                  .reason = static_cast<packet::ReclaimReason>(of.request)});
+      case ControlKind::connection_broken:
+        return as(packet::ConnectionBroken{.link = of.requester, .closed = of.is_memory});
+      case ControlKind::connection_resumed: return as(packet::ConnectionResumed{.link = of.requester});
       case ControlKind::peer_wanted:
         return as(packet::PeerWanted{.request = of.request, .target = of.target});
       default: return as(packet::NoBody{});

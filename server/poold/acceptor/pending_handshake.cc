@@ -228,6 +228,7 @@ void PendingHandshake::handle_hello() {
   if (transport_ == "shm" && (acceptor_.trusts_users_at_paths_ || !is_at_path(socket)))
     shown.user = user_of(socket);
   hello.clear_token();  // the worker must not see it
+  const auto process = PeerProcess::of(socket);
   std::optional<Client::Resume> resume;
   if (!hello.resume_proof().empty()) {
     resume = {hello.resume_proof(), hello.bulk_link(), hello.resume_attempt(), hello.resume_received()};
@@ -249,7 +250,8 @@ void PendingHandshake::handle_hello() {
                 .host = cut_name(hello.host()),
                 .program = cut_name(hello.program()),
                 .pid = hello.pid(),
-                .pid_space = cut_name(hello.pid_space())};
+                .pid_space = cut_name(hello.pid_space()),
+                .process = process};
   acceptor_.admit(*this, std::move(client), shown);
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "common/admission/token_bucket.h"
 #include "protocol/wire/frame.h"
@@ -15,6 +16,10 @@ struct Breaks {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kLinks = wire::kMaxBulkConnections + 1;
 
+  bool client_leaves = false;  // the session is about to end
+  // The client's side has closed the session's own connection, and has not returned yet.
+  bool abandoned = false;
+  std::string wanted_by;  // if abandoned: what needs its slot or memory; empty: nothing
   // Since when each connection has been broken; the zero time: it is not.
   std::array<Clock::time_point, kLinks> since{};
   uint64_t resumed = 0;

@@ -7,6 +7,7 @@
 
 #include "protocol/transport/tls/stream.h"
 #include "protocol/wire/peers.h"
+#include "server/sockets/peer_process.h"
 #include "server/tenants/credential.h"
 #include "server/tenants/tenants.h"
 
@@ -51,6 +52,8 @@ struct Client {
   std::string program;
   int64_t pid = 0;
   std::string pid_space;  // PID namespace of `pid`
+  // Of a client on this host that has connected to a Unix socket; null: unknown.
+  std::shared_ptr<const PeerProcess> process;
 };
 
 }  // namespace gpupool::server

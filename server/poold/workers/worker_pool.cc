@@ -65,13 +65,14 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       state_changes_(workers_, devices_, settings_.host_memory_for_checkpoints),
       dumps_(context, workers_, [this](const Worker& worker) { return view_of(worker); }),
       migrations_(workers_),
-      waiting_(context, settings_.client_patience,
-               [this](Client client) {
-                 refuse_(std::move(client), {control::HelloReply::BUSY,
-                                             "no worker became ready within " +
-                                                 std::to_string(settings_.client_patience.count() / 1000) +
-                                                 " s; try again later"});
-               }),
+      abandoned_(context, workers_,
+                 [this](uint64_t session, const std::string& reason) {
+                   (void)end_session(session, reason, log::Level::info);
+                 }),
+      waiting_(
+          context, settings_.client_patience,
+          [this](const Client& client, const auto& place) { return !no_slot_for(client.tenant, place); },
+          [this](Client client) { give_up_waiting(std::move(client)); }),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {
@@ -111,7 +112,9 @@ void WorkerPool::start_missing_workers() {
   while (!stopping_ && !backing_off_) {
     const unsigned starting = workers_.count(Stage::starting);
     const unsigned available = starting + workers_.count(Stage::idle);
-    const size_t wanted = settings_.idle_workers + waiting_.size();
+    const size_t wanted = settings_.idle_workers + waiting_.count([this](const Client& client) {
+      return has_slot_for(client.tenant);
+    });
     const size_t allowed = size_t{settings_.max_sessions} + settings_.idle_workers;
     if (available >= wanted || workers_.all().size() >= allowed || starting >= most_starting_at_once())
       return;
@@ -178,17 +181,7 @@ void WorkerPool::became_ready(Worker& worker) {
   worker.since = Clock::now();
   failures_in_a_row_ = 0;
   if (auto tell = std::exchange(first_result_, nullptr)) tell({});
-  while (worker.state == Stage::idle && !waiting_.empty() && !stopping_) {
-    ClientQueue::Waiting next = waiting_.take_first();
-    if (const auto refusal = settings_.refuses()) {
-      refuse_(std::move(next.client), *refusal);
-      continue;
-    }
-    if (!hand_over(worker, next.client)) {
-      waiting_.put_back(std::move(next));
-      break;
-    }
-  }
+  serve_waiting();
   start_missing_workers();
 }
 
@@ -239,6 +232,7 @@ void WorkerPool::reap() {
     at = workers.erase(at);
     worker->user->release();
     handle_exit(*worker, wait_status);
+    serve_waiting();
     at = workers.lower_bound(worker->pid);  // handle_exit() may have started others
   }
   if (stopped_ && workers.empty()) {
@@ -280,6 +274,7 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   image_transfers_.session_ended(worker);
   memory_.session_ended(worker);
   state_changes_.session_ended(worker);
+  abandoned_.session_ended(worker);
 }
 
 void WorkerPool::session_ended(Worker& worker, const std::string& how, bool crashed) {
@@ -323,6 +318,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   turns_.stop();
   peers_.close();
   dumps_.stop();
+  abandoned_.stop();
   refuse_unserved(waiting_.take_all(), control::HelloReply::BUSY, "poold is shutting down");
   for (auto& [pid, worker] : workers_.all()) {
     worker->deadline.cancel();

@@ -26,6 +26,7 @@
 #include "server/confinement/cgroups.h"
 #include "server/confinement/worker_users.h"
 #include "server/handover/handover.h"
+#include "server/poold/workers/abandoned_sessions.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/client_queue.h"
 #include "server/poold/workers/dumps.h"
@@ -174,6 +175,20 @@ class WorkerPool {
   void take_last_messages(Worker& worker);
 
   // Clients (worker_pool_clients.cc).
+  //
+  // Returns why a client of the tenant gets no session at this place. The slots of abandoned sessions count
+  // as free.
+  std::optional<std::string> no_slot_for(const std::string& tenant, const ClientQueue::Place& place) const;
+  ClientQueue::Place next_place(const std::string& tenant) const {
+    return {waiting_.size() + 1, waiting_.count(tenant) + 1};
+  }
+  // True if the tenant may have one more session now.
+  bool has_slot_for(const std::string& tenant) const;
+  unsigned most_sessions_of(const std::string& tenant) const;  // 0: no limit
+  // Gives waiting clients the idle workers, and lets abandoned sessions end for the others.
+  void serve_waiting();
+  void give_up_waiting(Client client);
+  void free_slots_for_waiting();
   void refuse_unserved(std::vector<Client> clients, control::HelloReply::Status status,
                        const std::string& why);
   // Makes the client's session the worker's. Returns false if the worker cannot serve it; otherwise the
@@ -220,6 +235,7 @@ class WorkerPool {
   StateChanges state_changes_;
   Dumps dumps_;
   Migrations migrations_;
+  AbandonedSessions abandoned_;
   ClientQueue waiting_;
 
   asio::signal_set child_signal_;

@@ -12,6 +12,8 @@
 namespace gpupool::server {
 namespace {
 
+constexpr size_t kMostHopeless = 64;  // waiting clients, while all slots are in use
+
 // Takes a time that does not depend on the position of a difference.
 bool same_secret(const std::string& a, const std::string& b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
@@ -48,21 +50,12 @@ void WorkerPool::assign(Client client) {
     return;
   }
   if (const auto refusal = settings_.refuses()) return refuse_(std::move(client), *refusal);
-  if (workers_.count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
-                                                               " session slots are in use; try again later"});
-    return;
-  }
-  const Tenant* const tenant = tenants_.find(client.tenant);
-  if (const unsigned most = tenant ? tenant->quota.most_sessions() : 0;
-      most != 0 && sessions_of(client.tenant) >= most) {
-    refuse_(std::move(client),
-            {control::HelloReply::BUSY, "your tenant has reached its limit of " + std::to_string(most) +
-                                            " session(s); try again when one has ended"});
-    return;
-  }
+  // Without a slot it waits briefly: the client of one may have just been killed.
+  if (auto why = no_slot_for(client.tenant, next_place(client.tenant));
+      why && waiting_.size() >= kMostHopeless)
+    return refuse_(std::move(client), {control::HelloReply::BUSY, *std::move(why)});
   for (const auto& [pid, worker] : workers_.all()) {
-    if (worker->state != Stage::idle) continue;
+    if (worker->state != Stage::idle || !has_slot_for(client.tenant)) continue;
     if (hand_over(*worker, client)) {
       start_missing_workers();
       return;
@@ -73,7 +66,69 @@ void WorkerPool::assign(Client client) {
     return;
   }
   waiting_.add(std::move(client));
+  serve_waiting();
   start_missing_workers();
+}
+
+unsigned WorkerPool::most_sessions_of(const std::string& tenant) const {
+  const Tenant* const found = tenants_.find(tenant);
+  return found ? found->quota.most_sessions() : 0;
+}
+
+std::optional<std::string> WorkerPool::no_slot_for(const std::string& tenant,
+                                                   const ClientQueue::Place& place) const {
+  if (workers_.count(Stage::serving) + place.all > settings_.max_sessions + abandoned_.count())
+    return "all " + std::to_string(settings_.max_sessions) + " session slots are in use; try again later";
+  const unsigned most = most_sessions_of(tenant);
+  const size_t running = sessions_of(tenant) - waiting_.count(tenant);
+  if (most == 0 || running + place.of_tenant <= most + abandoned_.count(tenant)) return std::nullopt;
+  return "your tenant has reached its limit of " + std::to_string(most) +
+         " session(s); try again when one has ended";
+}
+
+bool WorkerPool::has_slot_for(const std::string& tenant) const {
+  if (workers_.count(Stage::serving) >= settings_.max_sessions) return false;
+  const unsigned most = most_sessions_of(tenant);
+  return most == 0 || sessions_of(tenant) - waiting_.count(tenant) < most;
+}
+
+void WorkerPool::serve_waiting() {
+  if (stopping_) return;
+  const auto idle = [this] {
+    const auto found = std::find_if(workers_.all().begin(), workers_.all().end(),
+                                    [](const auto& entry) { return entry.second->state == Stage::idle; });
+    return found == workers_.all().end() ? nullptr : found->second;
+  };
+  while (const auto worker = idle()) {
+    auto next = waiting_.take_first([this](const Client& client) { return has_slot_for(client.tenant); });
+    if (!next) break;
+    if (const auto refusal = settings_.refuses()) {
+      refuse_(std::move(next->client), *refusal);
+    } else if (!hand_over(*worker, next->client)) {
+      waiting_.put_back(*std::move(next));
+      break;
+    }
+  }
+  free_slots_for_waiting();
+}
+
+void WorkerPool::give_up_waiting(Client client) {
+  auto why = no_slot_for(client.tenant, next_place(client.tenant));
+  if (!why)
+    why = "no worker became ready within " + std::to_string(settings_.client_patience.count() / 1000) +
+          " s; try again later";
+  refuse_(std::move(client), {control::HelloReply::BUSY, *std::move(why)});
+}
+
+void WorkerPool::free_slots_for_waiting() {
+  for (const std::string& tenant : waiting_.tenants()) {
+    const unsigned most = most_sessions_of(tenant);
+    if (const size_t all = sessions_of(tenant); most != 0 && all > most)
+      abandoned_.free_slots(all - most, tenant);
+  }
+  if (const size_t all = workers_.count(Stage::serving) + waiting_.size(); all > settings_.max_sessions)
+    abandoned_.free_slots(all - settings_.max_sessions);
+  abandoned_.update();
 }
 
 void WorkerPool::refuse_unserved(std::vector<Client> clients, control::HelloReply::Status status,
@@ -117,6 +172,7 @@ void WorkerPool::resume(Client client) {
     if (!add_connection(client, resume)) break;
     if (!send_control<ControlKind::resume>(worker->socket(), resume, "", client.descriptor)) break;
     last_attempt = shown.attempt;
+    if (shown.link == 0) worker->client.process = client.process;
     if (client.tls) client.tls->end();  // the client continues with the worker
     close_shared(client.descriptor);
     log::info("session_resumes", {{"session", worker->session}, {"client", client.address}});
@@ -141,6 +197,9 @@ bool WorkerPool::connection_broken(Worker& worker, const packet::ConnectionBroke
   if (message.link >= Breaks::kLinks) return workers_.end(worker, "invalid control message");
   worker.breaks.since[message.link] = Clock::now();
   tell_break(worker, {.link = message.link});
+  if (message.link != 0 || message.closed == 0) return true;
+  worker.breaks.abandoned = true;
+  serve_waiting();
   return true;
 }
 
@@ -155,6 +214,10 @@ bool WorkerPool::connection_resumed(Worker& worker, const packet::ConnectionResu
   breaks.resent_bytes += message.resent;
   tell_break(worker,
              {.link = message.link, .resumed = true, .waited = waited, .resent_bytes = message.resent});
+  if (message.link != 0) return true;
+  breaks.abandoned = false;
+  breaks.wanted_by.clear();
+  serve_waiting();
   return true;
 }
 

@@ -60,6 +60,8 @@ bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
       return connection_broken(worker, message.body<packet::ConnectionBroken>());
     case ControlKind::connection_resumed:
       return connection_resumed(worker, message.body<packet::ConnectionResumed>());
+    case ControlKind::reclaim: return abandoned_.reclaim(worker, message.body<packet::Reclaim>());
+    case ControlKind::client_leaves: worker.breaks.client_leaves = true; return true;
     case ControlKind::turn: turns_.read_page(worker.session); return true;
     case ControlKind::memory_needed: return memory_.make_room(worker, message.body<packet::MemoryNeeded>());
     case ControlKind::moved_out: return memory_.moved_out(worker, message.body<packet::MovedOut>());

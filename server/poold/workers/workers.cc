@@ -12,6 +12,7 @@ namespace gpupool::server {
 Worker::~Worker() {
   close_control();
   output->finish();
+  client.process.reset();
   page.reset();
   after_closing([pid = pid] { log::debug("worker_gone", {{"worker", pid}}); });
 }

@@ -154,7 +154,8 @@ Outcome retain_primary_context(Session& session, Command& command) {
   }
   MemoryCharges::PendingContext pending(session.memory_charges, body->device);
   if (pending.result() != CUDA_SUCCESS) return pending.result();
-  CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
+  CUresult result = session.memory.with_reclaimed(
+      body->device, [&] { return session.api.cuDevicePrimaryCtxRetain(&object, body->device); });
   if (result != CUDA_SUCCESS) return result;
   GreenContext green = nullptr;
   if (session.start.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
@@ -225,9 +226,11 @@ Outcome create_context(Session& session, Command& command) {
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
-  CUresult result = session.start.groups_of(body.device) != 0
-                        ? make_green(session, body.device, &green, &object)
-                        : session.api.cuCtxCreate_v2(&object, flags_for_driver(body.flags), body.device);
+  CUresult result = session.memory.with_reclaimed(body.device, [&] {
+    return session.start.groups_of(body.device) != 0
+               ? make_green(session, body.device, &green, &object)
+               : session.api.cuCtxCreate_v2(&object, flags_for_driver(body.flags), body.device);
+  });
   invalidate_current_context();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);

@@ -54,8 +54,9 @@ CUresult release_memory(CUmemGenericAllocationHandle handle) {
 CUresult memory_info(size_t* free, size_t* total) {
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
   t_session->memory.settle();
-  const CUresult result = REAL(cuMemGetInfo_v2)(free, total);
   const ContextState* const context = t_session->contexts.current();
+  if (context) t_session->reclaimer.before_report(context->device);
+  const CUresult result = REAL(cuMemGetInfo_v2)(free, total);
   if (result != CUDA_SUCCESS || !context) return result;
   if (const auto room = t_session->ledger.room(context->device)) {
     // With oversubscription, other sessions' memory can be moved to make room.

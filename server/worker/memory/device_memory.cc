@@ -153,7 +153,7 @@ CUresult DeviceMemory::share_charge(int device, uint64_t bytes, uint64_t* charge
 CUresult DeviceMemory::join_charge(int device, uint64_t bytes, uint64_t charge) {
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (!ledger_.join(device, bytes, charge)) {
-    if (wait_for_free(stop)) continue;
+    if (wait_for_free(stop) || reclaim(device, true)) continue;
     ledger_.note_refusal(device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -238,7 +238,7 @@ CUresult DeviceMemory::charge(int device, uint64_t bytes) {
   if (bytes == 0) return CUDA_SUCCESS;
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (!ledger_.reserve(device, bytes)) {
-    if (wait_for_free(stop)) continue;
+    if (wait_for_free(stop) || reclaim(device, true)) continue;
     ledger_.note_refusal(device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -268,8 +268,20 @@ CUresult DeviceMemory::with_room(FullDeviceWaiter::Wait& wait, const std::functi
   while (true) {
     const CUresult result = attempt();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-    if (!wait_for_free(stop) && (!full_device_waiter_ || !full_device_waiter_->await(wait))) return result;
+    if (wait_for_free(stop) || reclaim(wait.device, false)) continue;
+    if (!full_device_waiter_ || !full_device_waiter_->await(wait)) return result;
   }
+}
+
+CUresult DeviceMemory::with_reclaimed(int device, const std::function<CUresult()>& attempt) {
+  CUresult result = attempt();
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(device, false)) result = attempt();
+  return result;
+}
+
+bool DeviceMemory::reclaim(int device, bool quota_full) {
+  return reclaimer_ && reclaimer_->reclaim(
+                           device, quota_full ? Reclaimer::Reason::quota_full : Reclaimer::Reason::gpu_full);
 }
 
 bool DeviceMemory::add_variable(uint64_t owner, uint64_t address, uint64_t size) {

@@ -19,6 +19,7 @@
 #include "server/quota/ledger.h"
 #include "server/worker/checkpoint/checkpoint_image.h"
 #include "server/worker/memory/device_windows.h"
+#include "server/worker/memory/reclaimer.h"
 #include "server/worker/memory/scrubber.h"
 #include "server/worker/session/contexts.h"
 #include "server/worker/session/outbox.h"
@@ -127,7 +128,12 @@ class DeviceMemory {
                   unsigned long long flags);
   // Calls `attempt` until it returns another result than OUT_OF_MEMORY, waiting as create() does.
   CUresult with_room(int device, uint64_t bytes, const std::function<CUresult()>& attempt);
+  // Calls `attempt` again while it returns OUT_OF_MEMORY and an abandoned session has memory on the device
+  // (reclaimer.h).
+  CUresult with_reclaimed(int device, const std::function<CUresult()>& attempt);
   // --- Oversubscription (device_memory_moves.cc) ---
+  // Without one, no memory of abandoned sessions is reclaimed.
+  void set_reclaimer(Reclaimer& reclaimer) { reclaimer_ = &reclaimer; }
   void set_full_device_waiter(FullDeviceWaiter& waiter) { full_device_waiter_ = &waiter; }
   // Moves mappings to host memory; the session must have no work on the device. Moves `bytes` if possible,
   // never more than `most`, and only while at least `keep` bytes of the session remain on the device. Returns
@@ -255,6 +261,8 @@ class DeviceMemory {
   // Waits until at least one more free has taken effect. Returns false if none is pending or `stop` has been
   // reached.
   bool wait_for_free(std::chrono::steady_clock::time_point stop);
+  // For an allocation that was refused: true if it is worth another attempt.
+  bool reclaim(int device, bool quota_full);
   void finish(Group& group);
   void unmap(const Piece& piece);
 
@@ -268,8 +276,9 @@ class DeviceMemory {
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
   std::set<std::pair<const ContextState*, const ContextState*>>
-      peers_;                                       // (accessing, accessed) of allow_access()
-  size_t moved_ = 0;                                // number of mappings in host memory
+      peers_;         // (accessing, accessed) of allow_access()
+  size_t moved_ = 0;  // number of mappings in host memory
+  Reclaimer* reclaimer_ = nullptr;
   FullDeviceWaiter* full_device_waiter_ = nullptr;  // null: allocations fail at once on a full device
   bool cpu_can_access_ = true;                      // until a device denies the CPU access
   std::set<int> cpu_accessible_devices_;            // devices whose memory the CPU was seen to read and write

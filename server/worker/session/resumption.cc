@@ -9,12 +9,18 @@
 namespace gpupool::worker {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // How long to wait after the client's side has ended the connection. A client that still lives notices that
-// at once and returns; one that was killed does not, and its memory should be free soon.
+// at once and returns; one that was killed does not, and its memory should be free soon. poold ends the
+// session earlier if somebody needs what it has (server/poold/workers/abandoned_sessions.h).
 constexpr milliseconds kAfterEnd{5000};
+
+constexpr milliseconds kUsualNotice{100};  // from the end of a connection until its reader notices
+
+bool was_closed(const Error& why) {
+  return why.code == ErrorCode::closed || why.code == ErrorCode::reset;
+}
 
 void close_offer(std::optional<server::ControlMessage>& offer) {
   if (offer && offer->descriptor >= 0) ::close(offer->descriptor);
@@ -76,13 +82,19 @@ void Resumption::take(server::ControlMessage message) {
 }
 
 void Resumption::run() {
-  while (const auto why = connection_.wait_for_break()) {
+  while (true) {
+    const bool closed = connection_.wait_for_end();
     const auto start = Clock::now();
-    log::info("client_connection_broken",
-              {{"session", terms_.session_number}, {"link", link_}, {"reason", why->message}});
-    terms_.offers->broken(link_);
+    // The executor notices the end when it has executed what it has received, which may take long.
+    auto why = connection_.wait_for_break(start + kUsualNotice);
+    const bool early = !why && closed && !leaving_ && !connection_.over();
+    if (early) tell_broken({ErrorCode::closed, connection_.peer() + " closed the connection"});
+    if (!why) why = connection_.wait_for_break();
+    if (!why) return;
+    if (leaving_) return connection_.give_up(*why);
+    if (!early) tell_broken(*why);
     const uint64_t resent_before = connection_.resent();
-    if (!wait_for_client(*why)) return connection_.give_up(*why);
+    if (!wait_for_client(*why, start)) return connection_.give_up(*why);
     const uint64_t resent = connection_.resent() - resent_before;
     terms_.offers->resumed(link_, resent);
     log::info("session_resumed",
@@ -94,11 +106,14 @@ void Resumption::run() {
   }
 }
 
-bool Resumption::wait_for_client(const Error& why) {
-  const bool ended = why.code == ErrorCode::closed || why.code == ErrorCode::reset;
-  const auto deadline = Clock::now() + (leaving_ ? milliseconds(0)
-                                        : ended  ? std::min(terms_.timeout, kAfterEnd)
-                                                 : terms_.timeout);
+void Resumption::tell_broken(const Error& why) {
+  log::info("client_connection_broken",
+            {{"session", terms_.session_number}, {"link", link_}, {"reason", why.message}});
+  terms_.offers->broken(link_, was_closed(why));
+}
+
+bool Resumption::wait_for_client(const Error& why, Clock::time_point start) {
+  const auto deadline = start + (was_closed(why) ? std::min(terms_.timeout, kAfterEnd) : terms_.timeout);
   while (true) {
     std::optional<server::ControlMessage> offer;
     {

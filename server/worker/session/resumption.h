@@ -32,7 +32,10 @@ class Resumptions {
   // Afterwards nothing is passed to it.
   void remove(uint64_t link);
   // Tell poold, for monitoring.
-  void broken(uint64_t link) { (void)control_.send<server::ControlKind::connection_broken>({link}); }
+  void broken(uint64_t link, bool closed) {
+    (void)control_.send<server::ControlKind::connection_broken>({.link = link, .closed = closed ? 1u : 0u});
+  }
+  void client_leaves() { (void)control_.send<server::ControlKind::client_leaves>(); }
   void resumed(uint64_t link, uint64_t resent) {
     (void)control_.send<server::ControlKind::connection_resumed>({link, resent});
   }
@@ -62,12 +65,19 @@ class Resumption {
   Resumption& operator=(const Resumption&) = delete;
 
   // The client's program is ending: do not wait for it.
-  void client_leaves() { leaving_.store(true, std::memory_order_relaxed); }
+  void client_leaves() {
+    leaving_.store(true, std::memory_order_relaxed);
+    terms_.offers->client_leaves();
+  }
   void take(server::ControlMessage message);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void run();
-  bool wait_for_client(const Error& why);  // false: it did not come
+  void tell_broken(const Error& why);
+  // `start`: when the connection broke. Returns false if the client did not come.
+  bool wait_for_client(const Error& why, Clock::time_point start);
   Result<void> resume(const server::ControlMessage& message);
 
   transport::ResumableConnection& connection_;

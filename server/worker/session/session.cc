@@ -49,6 +49,7 @@ Session::Session(SessionStart& start)
       exported_handles(api, start.control, start.server_id, start.session_number),
       migration_requests(start, outbox),
       checkpoint_image(ledger, exported_handles, outbox),
+      reclaimer(start.control, outbox),
       memory(api, contexts, outbox, ledger, scrubber, copies.remote.memory()),
       moves(*this),
       checkpoint(*this),
@@ -78,6 +79,7 @@ Session::Session(SessionStart& start)
                                uint64_t size) { return departure.is_reading(address, size); },
        .leave = [this](uint64_t address, uint64_t size) { departure.before_unmap(address, size); }});
   if (start.can_migrate) history.turn_on();
+  memory.set_reclaimer(reclaimer);
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.disable_direct_access();
 }

@@ -17,6 +17,7 @@
 #include "server/worker/memory/device_memory.h"
 #include "server/worker/memory/memory_charges.h"
 #include "server/worker/memory/memory_moves.h"
+#include "server/worker/memory/reclaimer.h"
 #include "server/worker/memory/shared_host_memory.h"
 #include "server/worker/memory/virtual_memory.h"
 #include "server/worker/migration/adoption.h"
@@ -92,6 +93,7 @@ class Session {
 
   // Device memory.
   CheckpointImage checkpoint_image;
+  Reclaimer reclaimer;
   DeviceMemory memory;
   MemoryMoves moves;
   Checkpoint checkpoint;
