@@ -79,5 +79,6 @@ TEST_CASE("another tenant gets nothing and a forged handle opens nothing") {
   run(1, "yes");
   owner->signal(SIGKILL);
   owner->wait();
+  REQUIRE(pool->poold().await_log("session_ended", 3));
   run(1, "no");  // the exporting session has ended
 }

@@ -198,7 +198,7 @@ TEST_CASE("a session that cannot move goes on, and pool-admin says why") {
     std::vector<std::string> first, second;
   };
   const std::vector<std::string> no_peers{"--resume-timeout", "60", "--peers", "none"},
-      no_resume{"--peers", "127.0.0.0/8"};
+      no_resume{"--resume-timeout", "0", "--peers", "127.0.0.0/8"};
   const Case cases[] = {
       {"cannot be reached from this one", no_peers, kMigrates},
       {"cannot be resumed", kMigrates, no_resume},

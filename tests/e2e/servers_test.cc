@@ -119,7 +119,7 @@ class Victim {
     CHECK(status == 0);
     CHECK(app_.output().find("gave CUDA_ERROR_DEVICE_UNAVAILABLE, then CUDA_ERROR_DEVICE_UNAVAILABLE "
                              "CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_SUCCESS") != std::string::npos);
-    const auto lines = lines_with(app_.output(), "gpupool:");
+    const auto lines = lines_with(app_.output(), "now fail");
     REQUIRE(lines.size() == 1);
     CHECK(lines[0].find(environment_.at("GPUPOOL")) != std::string::npos);
     CHECK(lines[0].find(reason) != std::string::npos);
@@ -322,7 +322,7 @@ TEST_CASE("poold dies at work") {
 }
 
 TEST_CASE("a bulk connection is cut in the middle of a copy") {
-  Pool pool;
+  Pool pool({}, {"--resume-timeout", "0"});
   for (const char* activity : {"read", "write"}) {
     SlowLink link(pool.poold().endpoint(), {});
     expect_loss(pool, activity,
@@ -336,7 +336,7 @@ TEST_CASE("a bulk connection is cut in the middle of a copy") {
 }
 
 TEST_CASE("a stopped worker is noticed") {
-  Pool pool(Environment{{"SOFTGPU_MEMORY", "512MiB"}});
+  Pool pool(Environment{{"SOFTGPU_MEMORY", "512MiB"}}, {"--resume-timeout", "0"});
   std::vector<std::unique_ptr<Victim>> victims;  // in parallel, since each takes as long as its timeout
   for (const char* activity : {"wait", "read", "write", "launch", "kernel"}) {
     victims.push_back(std::make_unique<Victim>(pool, activity, kAttentive));
@@ -348,7 +348,7 @@ TEST_CASE("a stopped worker is noticed") {
 }
 
 TEST_CASE("the connection is cut in the middle of a message") {
-  Pool pool;
+  Pool pool({}, {"--resume-timeout", "0"});
   uint64_t hello_bytes = 0;
   {
     Proxy proxy(pool.poold().endpoint());

@@ -185,7 +185,9 @@ TEST_CASE("copies between servers take another way when their connection breaks"
 
 TEST_CASE("one of two servers dies at work") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    Pool lost(kOneDevice, kPeers), kept(kOneDevice, kPeers);
+    std::vector<std::string> options = kPeers;
+    options.insert(options.end(), {"--resume-timeout", "0"});  // a stopped worker could return
+    Pool lost(kOneDevice, options), kept(kOneDevice, kPeers);
     Process app({driver_app(), "one_of_two_fails"},
                 lost.through({{"GPUPOOL", both(lost, kept)}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}}));
     REQUIRE(app.await_output("working"));

@@ -54,7 +54,9 @@ TEST_CASE("the trace counts what passes on the wire") {
   unsigned long long calls = 0, round_trips = 0, sent = 0, received = 0;
   REQUIRE(std::sscanf(table.c_str() + at, "gpupool: total %llu %llu %llu %llu", &calls, &round_trips, &sent,
                       &received) == 4);
-  CHECK(calls == proxy.commands());
+  // Acknowledgements are no calls: one for each 256 KiB received, and one when the program ends.
+  CHECK(calls < proxy.commands());
+  CHECK(proxy.commands() <= calls + 1 + received / (256u << 10));
   CHECK(round_trips == proxy.round_trips());
   CHECK(sent > 24 * calls);
   CHECK(received >= 32 * round_trips);

@@ -40,7 +40,7 @@ TEST_CASE("a good hello is answered with the devices and the session's addresses
   CHECK(reply.driver_version == 13000);
   CHECK_FALSE(reply.server_version.empty());
   CHECK(reply.session_id.size() == 16);
-  CHECK(reply.resume_timeout_ms == 0);  // without --resume-timeout
+  CHECK(reply.resume_timeout_ms == 0);  // the client cannot resume
   CHECK(reply.addresses.base == 0x2000'0000'0000);
   CHECK(reply.addresses.size == 1ull << 38);  // the fake device's limit
   const auto workers = poold.workers();

@@ -24,11 +24,15 @@ struct CuttingProxy::Line {
 };
 
 CuttingProxy::CuttingProxy(const transport::Endpoint& server, uint64_t mean, uint32_t seed, uint64_t spared)
-    : mean_(mean), spared_(spared), random_(seed) {
-  auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+    : server_(server), mean_(mean), spared_(spared), random_(seed) {
+  listen(0);
+}
+
+void CuttingProxy::listen(uint16_t port) {
+  auto listener = transport::listen({"tcp", "127.0.0.1", port}, {});
   if (!listener) throw std::runtime_error(listener.error().message);
   listener_ = std::move(*listener);
-  acceptor_ = std::thread([this, server] { accept(server); });
+  acceptor_ = std::thread([this] { accept(); });
 }
 
 CuttingProxy::~CuttingProxy() {
@@ -60,11 +64,25 @@ void CuttingProxy::go_away() {
   if (acceptor_.joinable()) acceptor_.join();
 }
 
-void CuttingProxy::accept(const transport::Endpoint& server) {
+void CuttingProxy::come_back() {
+  const uint16_t port = listener_->endpoint().port;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& line : lines_) {
+      line->up.join();
+      line->down.join();
+    }
+    lines_.clear();
+  }
+  ending_ = false;
+  listen(port);
+}
+
+void CuttingProxy::accept() {
   while (!ending_) {
     auto client = listener_->accept(std::nullopt);
     if (!client) return;
-    auto upstream = transport::connect(server, {});
+    auto upstream = transport::connect(server_, {});
     if (!upstream) continue;  // closes the client's connection
     auto made = std::make_unique<Line>();
     Line& line = *made;

@@ -32,12 +32,16 @@ class CuttingProxy {
   void freeze() { ++frozen_; }
   // Cuts all connections and refuses further ones.
   void go_away();
+  // Accepts connections again, on the same port.
+  void come_back();
 
  private:
   struct Line;
-  void accept(const transport::Endpoint& server);
+  void listen(uint16_t port);
+  void accept();
   void drop_ended();
 
+  const transport::Endpoint server_;
   const uint64_t mean_, spared_;
   std::unique_ptr<transport::Listener> listener_;
   std::atomic<bool> ending_{false}, cutting_{true};

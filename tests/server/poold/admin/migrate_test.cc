@@ -133,7 +133,7 @@ TEST_CASE("a session whose client declines goes on, and can be asked again") {
 
 TEST_CASE("a session that cannot migrate is answered at once with the reason") {
   const bool can_migrate = GENERATE(false, true);
-  PooldProcess poold(kDevice, can_migrate ? std::vector<std::string>{} : kResumes);
+  PooldProcess poold(kDevice, can_migrate ? std::vector<std::string>{"--resume-timeout", "0"} : kResumes);
   MigratingClient client(poold, can_migrate);
   const Answer answer = migrate(poold, 1);
   INFO(answer.why);
