@@ -18,7 +18,8 @@ struct LeasePart {
   Node* node;
   std::vector<Share> shares;
   HostAmount host;
-  uint32_t sessions = 0;  // in the node's last report
+  uint32_t sessions = 0;  // this and the next: in the node's last report
+  pool::SessionBreaks breaks;
   bool counted = true;    // its shares are included in the tenant's usage
   // Why its last move failed; of a leaving part: why a session could not move so far. Empty: nothing of the
   // kind is known.

@@ -94,7 +94,11 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
 }
 
 void Core::take_uses(Node& node, const pool::NodeReport& report, Time now) {
-  for (const LeaseId& id : node.leases) leases_.find(id)->part_on(node)->sessions = 0;
+  for (const LeaseId& id : node.leases) {
+    LeasePart& part = *leases_.find(id)->part_on(node);
+    part.sessions = 0;
+    part.breaks.Clear();
+  }
   node.unknown_leases.clear();
   for (int i = 0; i < report.leases_size() && i < kMaxReportedLeases; ++i) {
     const pool::LeaseUse& use = report.leases(i);
@@ -110,6 +114,7 @@ void Core::take_uses(Node& node, const pool::NodeReport& report, Time now) {
           "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
     LeasePart& part = *lease->part_on(node);
     part.sessions = use.sessions();
+    part.breaks = use.breaks();
     if (lease->moves_from(lease->place_on(node)))
       lease->move->cannot_move = printable_message(use.cannot_move());
     else if (lease->leaving_from(node))

@@ -23,6 +23,7 @@ void view(const LeasePart& part, pool::LeasePart& out) {
     of.set_memory_bytes(share.amount.memory);
   }
   out.set_sessions(part.sessions);
+  *out.mutable_breaks() = part.breaks;
   out.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
   out.set_host_memory_bytes(part.host.memory);
 }

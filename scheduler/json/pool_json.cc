@@ -39,6 +39,11 @@ Json json_of(const LeasePart& part) {
   return {{"node", part.node()},
           {"shares", std::move(shares)},
           {"sessions", part.sessions()},
+          {"sessions_waiting", part.breaks().waiting()},
+          {"waiting_ms", part.breaks().waiting_ms()},
+          {"resumed", part.breaks().resumed()},
+          {"waited_ms", part.breaks().waited_ms()},
+          {"resent_bytes", part.breaks().resent_bytes()},
           {"cpu_milli", part.cpu_milli()},
           {"host_memory_bytes", part.host_memory_bytes()}};
 }

@@ -114,13 +114,11 @@ class Daemon {
         leases_(context_, tenants_, options.pool.name, new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
                  .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
+                 .describe_breaks = [this](const auto& tenant,
+                                           auto& told) { server::describe_breaks(pool_, tenant, told); },
                  .end_sessions = [this](const auto&... order) { pool_.end_sessions(order...); },
                  .move_sessions = [this](const auto&... order) { pool_.request_migrations(order...); },
-                 .now =
-                     [] {
-                       return std::chrono::duration_cast<std::chrono::milliseconds>(
-                           std::chrono::system_clock::now().time_since_epoch());
-                     }}),
+                 .now = now_ms}),
         agent_(context_, options.pool, leases_,
                {.inventory =
                     [this, &options] {

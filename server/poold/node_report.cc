@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "common/text/gpu_uuid.h"
@@ -17,6 +18,11 @@ std::string new_boot() {
   return boot;
 }
 
+std::chrono::milliseconds now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+}
+
 pool::Inventory inventory_of(const std::vector<control::Device>& devices,
                              const std::vector<std::string>& addresses) {
   pool::Inventory inventory;
@@ -28,6 +34,19 @@ pool::Inventory inventory_of(const std::vector<control::Device>& devices,
     gpu.set_memory_bytes(device.total_bytes());
   }
   return inventory;
+}
+
+void describe_breaks(const WorkerPool& pool, const std::string& tenant, pool::SessionBreaks& sum) {
+  pool.for_each_session([&](const SessionView& session) {
+    if (session.client.tenant != tenant) return;
+    const Breaks& breaks = session.breaks;
+    const auto waiting = static_cast<uint64_t>(breaks.waiting().count());
+    sum.set_waiting(sum.waiting() + (waiting != 0 ? 1 : 0));
+    sum.set_waiting_ms(std::max(sum.waiting_ms(), waiting));
+    sum.set_resumed(sum.resumed() + breaks.resumed);
+    sum.set_waited_ms(sum.waited_ms() + static_cast<uint64_t>(breaks.waited.count()));
+    sum.set_resent_bytes(sum.resent_bytes() + breaks.resent_bytes);
+  });
 }
 
 void describe_state(const admin::Snapshot& now, bool stopping, pool::NodeReport& report) {

@@ -35,7 +35,8 @@ std::string request_text(const pool::Request& request) {
 
 struct Leased {
   uint64_t gpus = 0, compute = 0, memory = 0;
-  uint32_t sessions = 0;
+  uint32_t sessions = 0, waiting = 0;
+  uint64_t waiting_ms = 0;
   std::string nodes;
 };
 Leased leased(const pool::LeaseState& lease) {
@@ -43,6 +44,8 @@ Leased leased(const pool::LeaseState& lease) {
   for (const auto& part : lease.parts()) {
     all.nodes += (all.nodes.empty() ? "" : ",") + part.node();
     all.sessions += part.sessions();
+    all.waiting += part.breaks().waiting();
+    all.waiting_ms = std::max(all.waiting_ms, part.breaks().waiting_ms());
     for (const auto& share : part.shares()) {
       ++all.gpus;
       all.compute += share.compute_milli();
@@ -51,6 +54,13 @@ Leased leased(const pool::LeaseState& lease) {
   }
   for (const auto& move : lease.moves()) all.sessions += move.part().sessions();
   return all;
+}
+
+// Whether the lease's sessions have their clients; empty: all of them.
+std::string clients_text(const Leased& all) {
+  if (all.waiting == 0) return "";
+  return ", " + std::to_string(all.waiting) + (all.waiting == 1 ? " session waits" : " sessions wait") +
+         " for the client since " + age_text(0, static_cast<int64_t>(all.waiting_ms));
 }
 
 std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
@@ -196,7 +206,7 @@ std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseStat
     table.add({lease.id().substr(0, 8), lease.tenant(), std::to_string(all.gpus), gpus_of(all.compute),
                bytes_text(all.memory), pool::text_of(lease.priority()), all.nodes,
                std::to_string(all.sessions), lease.program(), lease.host(),
-               age_text(lease.granted_ms(), now_ms), state_of(lease, now_ms)});
+               age_text(lease.granted_ms(), now_ms), state_of(lease, now_ms) + clients_text(all)});
   }
   return table.text(width);
 }

@@ -215,8 +215,11 @@ void Leases::report(pool::NodeReport& out) {
     return use;
   };
   for (auto& [id, entry] : entries_) {
-    if (const size_t sessions = host_.sessions(entry.tenant); sessions != 0)
-      add(id, sessions, entry.serial).set_cannot_move(std::exchange(entry.cannot_move, {}));
+    const size_t sessions = host_.sessions(entry.tenant);
+    if (sessions == 0) continue;
+    pool::LeaseUse& use = add(id, sessions, entry.serial);
+    use.set_cannot_move(std::exchange(entry.cannot_move, {}));
+    if (host_.describe_breaks) host_.describe_breaks(entry.tenant, *use.mutable_breaks());
   }
   for (const auto& [id, serial] : std::exchange(to_report_, {})) add(id, 0, serial);
   for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());

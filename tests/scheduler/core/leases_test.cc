@@ -239,3 +239,31 @@ TEST_CASE("an inconsistent store is rejected") {
   torn["policy"] = "\xff";
   CHECK(refused(torn));
 }
+
+TEST_CASE("the state of a lease tells of its sessions' broken connections until the node reports none") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  pool::NodeReport report;
+  report.set_ready(true);
+  report.set_now_ms(pool.now);
+  pool::LeaseUse& use = *report.add_leases();
+  use.set_lease(id);
+  use.set_sessions(2);
+  use.set_serial(1);
+  use.mutable_breaks()->set_waiting(1);
+  use.mutable_breaks()->set_resumed(7);
+  const auto breaks = [&] {
+    pool.core->report(node, report, pool.now);
+    pool.settle();
+    google::protobuf::RepeatedPtrField<pool::LeaseState> seen;
+    pool.core->view_leases(seen);
+    return seen.at(0).parts(0).breaks();
+  };
+  CHECK(breaks().waiting() == 1);
+  CHECK(breaks().resumed() == 7);
+  use.clear_breaks();
+  CHECK(breaks().waiting() == 0);
+  report.clear_leases();
+  CHECK(breaks().resumed() == 0);
+}
