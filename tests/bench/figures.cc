@@ -61,6 +61,11 @@ const std::vector<double>& Samples::of(const std::string& name) const {
   return found->second;
 }
 
+std::vector<double> Samples::all(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::vector<double>{} : found->second;
+}
+
 double Samples::median(const std::string& name) const {
   return bench::median(of(name));
 }

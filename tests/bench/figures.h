@@ -33,6 +33,8 @@ struct Figure {
 class Samples {
  public:
   void add(const std::string& name, double value) { values_[name].push_back(value); }
+  // Empty if there is none.
+  std::vector<double> all(const std::string& name) const;
   bool has(const std::string& name) const { return values_.count(name) != 0; }
   // These throw if there is no sample of this name, so that no figure is missing silently.
   double median(const std::string& name) const;

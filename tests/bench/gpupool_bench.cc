@@ -21,8 +21,10 @@
 #include "tests/bench/mechanisms_suite.h"
 #include "tests/bench/pool_suite.h"
 #include "tests/bench/rdma_suite.h"
+#include "tests/bench/round_trips.h"
 #include "tests/bench/run_program.h"
 #include "tests/bench/sharing_suite.h"
+#include "tests/bench/survive_suite.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/slow_link.h"
 
@@ -42,11 +44,6 @@ constexpr int kWaitsPerStep = 4;                // training_step.cc
 constexpr size_t kOneStream = size_t{1} << 20;  // larger copies use the bulk connections
 constexpr int kMaxStreams = 4;              // raw TCP streams; as many as the client uses with eight cores
 constexpr size_t kBulk = size_t{64} << 20;  // the bandwidth targets apply from this size on
-
-// The examples whose round trips are reported: those that run on one GPU without arguments.
-constexpr const char* kExamples[] = {"driver_api",      "fractal",     "host_threads",
-                                     "matrix_multiply", "monte_carlo", "paillier",
-                                     "pipeline",        "reduction",   "vector_add"};
 
 struct Options {
   std::string json;
@@ -209,27 +206,6 @@ void add_copies(const Options& options, const std::string& via, const Samples& p
   }
 }
 
-struct Counts {
-  double calls = 0, round_trips = 0;
-};
-
-// Returns the client's own counts (GPUPOOL_TRACE), which do not depend on the transport.
-Counts count_calls(const std::vector<std::string>& words, Environment environment) {
-  gpupool::testing::TemporaryFolder folder;
-  const std::string file = folder.path() / "trace";
-  environment["GPUPOOL_TRACE"] = "1";
-  environment["GPUPOOL_TRACE_FILE"] = file;
-  Samples ignored;
-  run_program(words, environment, ignored);
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    Counts counts;
-    if (std::sscanf(line.c_str(), "gpupool: total %lf %lf", &counts.calls, &counts.round_trips) == 2)
-      return counts;
-  }
-  throw std::runtime_error(words[0] + " wrote no trace");
-}
-
 // Compares a step's time at each round-trip time with the lower bound: the direct time plus a round trip per
 // wait.
 void add_steps(const Options& options, const std::string& via, const Samples& direct, const Samples& pool,
@@ -248,38 +224,6 @@ void add_steps(const Options& options, const std::string& via, const Samples& di
                        near ? "direct" : "direct + waits x RTT",
                        near ? alone : best,
                        {Kind::ratio_at_most, near ? 1 / 0.95 : 1.1}});
-  }
-}
-
-// Returns the round trips per step as the difference of two runs of different length, so that set-up cancels
-// out. Takes the minimum of three runs, because memory that is freed late costs one additional mapping.
-double round_trips_per_step(const std::string& url, const Transport& transport) {
-  const auto count = [&](int steps) {
-    double fewest = std::numeric_limits<double>::max();
-    for (int run = 0; run < 3; ++run) {
-      const Counts counts = count_calls({program("gpupool-bench-step"), std::to_string(steps), "1"},
-                                        pool_environment(url, transport));
-      fewest = std::min<double>(fewest, counts.round_trips);
-    }
-    return fewest;
-  };
-  constexpr int kFew = 2, kMore = 42;
-  return (count(kMore) - count(kFew)) / (kMore - kFew);
-}
-
-void add_examples(const std::string& url, const Transport& transport, std::vector<Figure>& figures) {
-  for (const char* name : kExamples) {
-    const fs::path program = prefix() / "examples" / name;
-    if (!fs::exists(program)) {
-      std::fprintf(stderr, "gpupool-bench: round_trips_%s is skipped: %s is not built\n", name,
-                   program.c_str());
-      continue;
-    }
-    gpupool::testing::TemporaryFolder outputs;  // working folder: an example may write a picture
-    const Counts counts = count_calls({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program},
-                                      pool_environment(url, transport));
-    figures.push_back({std::string("round_trips_") + name, transport.name, counts.round_trips, "calls",
-                       "calls_that_travel", counts.calls});
   }
 }
 
@@ -368,6 +312,14 @@ int run_mechanisms(const Options& options) {
   return 0;
 }
 
+int run_survive(const Options& options) {
+  publish(options, measure_survival({.device = options.device,
+                                     .rounds = options.rounds,
+                                     .quick = options.quick,
+                                     .only = options.sharing.only}));
+  return 0;
+}
+
 int run_pool(const Options& options) {
   PoolSuite suite;
   suite.rounds = options.rounds;
@@ -412,13 +364,14 @@ std::vector<Figure> measure_all(const Options& options, Samples& direct, Samples
     add_steps(options, transport.name, direct, mine, figures);
     figures.push_back({"round_trips_per_step",
                        transport.name,
-                       round_trips_per_step(poold.url(), transport),
+                       round_trips_per_step(pool_environment(poold.url(), transport)),
                        "calls",
                        "waits_per_step",
                        kWaitsPerStep,
                        {Kind::value_at_most, kWaitsPerStep + 0.1}});
   }
-  if (options.examples) add_examples(poold.url(), chosen.front(), figures);
+  if (options.examples)
+    add_examples(pool_environment(poold.url(), chosen.front()), chosen.front().name, figures);
   return figures;
 }
 
@@ -442,6 +395,7 @@ int run(const Options& options) {
   if (options.suite == "pool") return run_pool(options);
   if (options.suite == "mechanisms") return run_mechanisms(options);
   if (options.suite == "attacks") return run_attacks(options);
+  if (options.suite == "survive") return run_survive(options);
   Samples direct, raw;
   std::map<std::string, Samples> pool;
   std::vector<Figure> figures = measure_all(options, direct, raw, pool);
@@ -451,16 +405,12 @@ int run(const Options& options) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Measures the pool's overhead compared with the bare device, raw TCP and memcpy");
+void add_suites(CLI::App& app, Options& options) {
   app.add_option("--suite", options.suite,
                  "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one "
                  "GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; "
-                 "attacks: a poold under attack; all: everything else")
-      ->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing"}));
+                 "attacks: a poold under attack; survive: cut connections; all: everything else")
+      ->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing", "survive"}));
   app.add_option("--seconds", options.sharing.seconds,
                  "seconds per measurement of the suites sharing, pool and attacks [10]")
       ->check(CLI::Range(0.2, 600.0));
@@ -468,15 +418,25 @@ int main(int argc, char** argv) {
          "--only", options.sharing.only,
          "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, "
          "partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, "
-         "pools, compression, images; of the attacks suite: answers, resident, records, served [all]")
+         "pools, compression, images; of the attacks suite: answers, resident, records, served; of the "
+         "survive "
+         "suite: silence, numbering [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes", "priorities",
-                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",  "grants",
-                             "failover",   "quota",   "pools",      "compression", "images", "answers",
-                             "resident",   "records", "served"}));
+      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes",   "priorities",
+                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",    "grants",
+                             "failover",   "quota",   "pools",      "compression", "images",   "answers",
+                             "resident",   "records", "served",     "silence",     "numbering"}));
   app.add_option("--kills", options.failover.kills,
                  "number of kills of the leading scheduler, pool suite [50]")
       ->check(CLI::Range(1, 10'000));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Measures the pool's overhead compared with the bare device, raw TCP and memcpy");
+  add_suites(app, options);
   app.add_option("--rdma-devices", options.rdma.devices,
                  "client's and server's device, separated by a comma [the first two active ones]")
       ->delimiter(',');
