@@ -21,6 +21,12 @@ struct LeasePart {
   uint32_t sessions = 0;  // this and the next: in the node's last report
   pool::SessionBreaks breaks;
   bool counted = true;    // its shares are included in the tenant's usage
+  // Not 0: the node is ordered to let the lease go. The order makes tokens up to this serial void, and none
+  // for this node has a higher one until the order is taken back.
+  uint64_t last_serial = 0;
+  // The poold process was ordered before to let the lease go, in vain or in an earlier stay. An answer to
+  // that order, which may still come, says nothing of tokens that were issued since.
+  bool recalled = false;
   // Why its last move failed; of a leaving part: why a session could not move so far. Empty: nothing of the
   // kind is known.
   std::string cannot_move;
@@ -66,8 +72,7 @@ struct Lease {
   std::vector<LeasePart> parts;
   std::optional<LeaseMove> move;     // not of an ending lease
   std::vector<LeavingPart> leaving;  // not of an ending lease
-  // Names and boot ids of the poold processes that the lease has left. They admit no session of it any more,
-  // so it never returns to one of them.
+  // Names and boot ids of the poold processes that the lease has left.
   std::vector<std::pair<std::string, std::string>> left;
   uint64_t serial = 1;  // of the tokens; incremented by each renewal
   Time granted = 0;

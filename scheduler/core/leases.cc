@@ -140,7 +140,7 @@ GrantedServer Core::server_of(const Lease& lease, const LeasePart& part, Time no
   server.address = part.node->inventory.addresses(0);
   lease::Lease& token = server.lease;
   token.set_id(lease.id);
-  token.set_serial(lease.serial);
+  token.set_serial(part.last_serial == 0 ? lease.serial : std::min(lease.serial, part.last_serial));
   token.set_tenant(lease.tenant);
   token.set_node(part.node->name());
   token.set_boot(part.node->boot());
@@ -172,9 +172,11 @@ void Core::announce(Lease& lease, Time now) {
     grant.moves.push_back({static_cast<uint32_t>(place), server_of(lease, part, now)});
   };
   if (lease.move) add_move(lease.move->place, lease.move->to);
-  // Programs have sessions there until they have moved back.
+  // Programs have sessions there until they have moved back. At most one move is shown for each part.
+  std::set<size_t> shown;
+  if (lease.move) shown.insert(lease.move->place);
   for (const LeavingPart& one : lease.leaving) {
-    if (one.back && !one.part.node->lost && !lease.moves_from(one.place)) add_move(one.place, one.part);
+    if (one.back && !one.part.node->lost && shown.insert(one.place).second) add_move(one.place, one.part);
   }
   effects_.clients.push_back({lease.holder, std::move(grant)});
   dirty_leases_.insert(lease.id);
@@ -258,6 +260,8 @@ void Core::release_quota(Lease& lease, Time now) {
 // Allocates a part that a lease gets besides `Lease::parts`. The lease must not be ending.
 void Core::enter_part(Lease& lease, LeasePart& part) {
   part.counted = false;
+  part.recalled = std::find(lease.left.begin(), lease.left.end(),
+                            std::pair(part.node->name(), part.node->boot())) != lease.left.end();
   for_each_allocation(part, [&](auto& allocations, const auto& amount) {
     allocations.used += amount;
     if (lease.preemptible()) allocations.preemptible += amount;

@@ -95,9 +95,6 @@ Demand Core::demand_of(const Lease& lease, const LeasePart& part) const {
 std::optional<std::string> Core::why_not_to(const Lease& lease, const LeasePart& part, const Demand& demand,
                                             const Node& node) const {
   if (lease.part_on(node)) return "has a part of the lease already";
-  const bool left = std::find(lease.left.begin(), lease.left.end(), std::pair(node.name(), node.boot())) !=
-                    lease.left.end();
-  if (left) return "the lease has left it, and its poold admits it again only after a restart";
   if (!node.open()) {
     const auto [condition, because] = node.condition();
     return std::string("is ") + pool::text_of(condition) + (because.empty() ? "" : " (" + because + ")");

@@ -35,6 +35,7 @@ void Core::begin_move(Lease& lease, size_t place, LeasePart to, Time now) {
   LeasePart& from = lease.parts[place];
   from.cannot_move.clear();
   from.waits_because.clear();
+  from.last_serial = lease.serial + 1;  // renew() issues the last tokens for this node
   lease.move =
       LeaseMove{.to = std::move(to), .place = place, .since = now, .timed_from = now, .cannot_move = {}};
   moving_.insert(lease.id);
@@ -66,6 +67,8 @@ bool Core::substitute(Lease& lease, size_t place, bool gone, const std::string& 
     since = other->since;
     lease.leaving.erase(std::next(other).base());
     next.cannot_move.clear();
+    next.last_serial = 0;
+    next.recalled = true;
   }
   next.counted = true;  // with the same amounts
   LeasePart old = std::exchange(lease.parts[place], std::move(next));
@@ -78,6 +81,7 @@ bool Core::substitute(Lease& lease, size_t place, bool gone, const std::string& 
     free_part(lease, old);
   } else {
     old.cannot_move.clear();
+    if (old.last_serial == 0) old.last_serial = lease.serial;
     lease.leaving.push_back(
         {.part = std::move(old), .place = place, .back = false, .since = now, .reason = reason});
   }
@@ -98,17 +102,20 @@ void Core::fail_move(Lease& lease, const std::string& reason, bool gone, Time no
   answer(from);
   answer(to);
   try_again(lease, move.place);
+  lease.parts[move.place].last_serial = 0;
+  lease.parts[move.place].recalled = true;
   if (!gone) {
+    move.to.last_serial = lease.serial + 1;
     lease.leaving.push_back({.part = std::move(move.to),
                              .place = move.place,
                              .back = true,
                              .since = move.since,
                              .reason = reason});
-    dirty_leases_.insert(lease.id);
-    if (!to.lost) return;  // the holder keeps a token for it until the sessions are back
   } else {
     free_part(lease, move.to);
   }
+  // The first node may have made its tokens void already. The holder keeps a token for the other one until
+  // the sessions are back.
   renew(lease, now);
 }
 
@@ -131,9 +138,11 @@ void Core::forget_leaving(Lease& lease, const Node& node, Time now) {
   renew(lease, now);
 }
 
-// The node has reported that no session of the lease is left there, and admits none any more.
+// The node has reported that no session of the lease is left there, and that its tokens are void.
 void Core::lease_left(Lease& lease, Node& node, Time now) {
   if (lease.ending) return part_gone(lease, node, now);
+  const LeasePart& part = *lease.part_on(node);
+  if (part.last_serial == 0 && part.recalled) return;  // the answer to an order that was taken back
   std::erase_if(lease.left, [&](const auto& process) {
     const auto known = nodes_.find(process.first);
     return known == nodes_.end() || known->second.boot() != process.second;
@@ -142,7 +151,7 @@ void Core::lease_left(Lease& lease, Node& node, Time now) {
   const std::string ended = "node '" + node.name() + "' ended it";
   if (lease.move && lease.move->to.node == &node) return fail_move(lease, ended, true, now);
   if (lease.leaving_from(node)) return forget_leaving(lease, node, now);
-  if (substitute(lease, lease.place_on(node), true, "", now)) return;
+  if (part.last_serial != 0 && substitute(lease, lease.place_on(node), true, "", now)) return;
   end(lease, pool::Ended::EVICTED, ended, policy_.grace_ms(), now);
   part_gone(lease, node, now);
 }
@@ -179,7 +188,7 @@ void Core::gather_parts(Lease& lease, const std::string& reason, Time now) {
 // Adds the order to move the lease's sessions away from the node, if they are to leave it.
 void Core::order_to_move(const Lease& lease, const Node& node, pool::NodeOrders& orders) {
   const Node* to = nullptr;
-  if (lease.move && lease.parts[lease.move->place].node == &node) to = lease.move->to.node;
+  if (lease.moves_from(lease.place_on(node))) to = lease.move->to.node;
   for (const LeavingPart& one : lease.leaving) {
     if (one.part.node == &node) to = lease.parts[one.place].node;
   }
@@ -187,7 +196,7 @@ void Core::order_to_move(const Lease& lease, const Node& node, pool::NodeOrders&
   pool::MoveLease& order = *orders.add_move();
   order.set_lease(lease.id);
   order.set_address(to->inventory.addresses(0));
-  order.set_serial(lease.serial);  // it may come back with a later one
+  order.set_serial(lease.part_on(node)->last_serial);
 }
 
 // Turns moves round that have exceeded the time limit.
@@ -197,8 +206,8 @@ void Core::check_moves(Time now) {
   for (const LeaseId& id : std::set<LeaseId>(moving_)) {
     Lease& lease = *leases_.find(id);
     const Node& from = *lease.parts[lease.move->place].node;
-    // A silent node may have executed the order already: wait for its report, or until it is lost. The answer
-    // to an order before it registered again may have been lost, so give it time for another one.
+    // A silent node may have executed the order already, and the lease would go back for nothing: wait for
+    // its report, or until it is lost. When it registers again, give it time to answer once more.
     if (from.silent || now < lease.move->timed_from + limit) continue;
     if (!from.registrations.empty() &&
         now < from.registrations.back() + kHeartbeatsToAnswer * int64_t{policy_.heartbeat_ms()})

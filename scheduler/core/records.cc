@@ -19,6 +19,8 @@ void write_part(const LeasePart& part, PartRecord& out) {
   out.set_host_memory_bytes(part.host.memory);
   out.set_uncounted(!part.counted);
   out.set_cannot_move(part.cannot_move);
+  out.set_last_serial(part.last_serial);
+  out.set_recalled(part.recalled);
 }
 
 void write_moves(const Lease& lease, LeaseRecord& record) {
@@ -166,6 +168,8 @@ Result<LeasePart> Core::restore_part(const PartRecord& stored) {
   LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
   part.counted = !stored.uncounted();
   part.cannot_move = stored.cannot_move();
+  part.last_serial = stored.last_serial();
+  part.recalled = stored.recalled();
   for (const lease::Share& share : stored.shares()) {
     const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(),
                                   [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });

@@ -77,7 +77,7 @@ TEST_CASE("a lease whose move has failed is not moved again unless an operator s
   SECTION("with another drain") {
     drain(pool, "n1");
   }
-  CHECK(pool.ordered(1) == "tcp://10.0.0.3:9700");  // it has left n2
+  CHECK(pool.ordered(1) == "tcp://10.0.0.2:9700");
   CHECK(pool.core->view_node("n1")->leases_not_moved() == 0);
 }
 

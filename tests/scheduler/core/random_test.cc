@@ -20,7 +20,9 @@ struct SimulatedNode {
   int gpus;
   bool alive = true;
   Stream stream = 0;
-  std::set<LeaseId> sessions, ended;
+  std::set<LeaseId> sessions;
+  std::map<LeaseId, uint64_t> ended;  // tokens up to this serial are void
+  std::set<LeaseId> answers;          // for the next report
   std::vector<pool::NodeOrders> inbox;
   std::map<LeaseId, lease::Lease> usable;  // oracle: leases that can be used on this node
 };
@@ -141,9 +143,8 @@ class Simulation {
       use.set_lease(id);
       use.set_sessions(1);
     }
-    for (const LeaseId& id : node.ended) {
-      pool::LeaseUse& use = *report.add_leases();
-      use.set_lease(id);
+    for (const LeaseId& id : std::exchange(node.answers, {})) {
+      if (!node.sessions.contains(id)) report.add_leases()->set_lease(id);
     }
     return report;
   }
@@ -163,7 +164,8 @@ class Simulation {
         if (order.grace_ms() > 0 && pick(2)) continue;
         node.sessions.erase(order.lease());
         node.usable.erase(order.lease());
-        node.ended.insert(order.lease());
+        node.ended[order.lease()] = UINT64_MAX;
+        node.answers.insert(order.lease());
       }
       for (const auto& order : orders.move()) {
         if (pick(2)) move_sessions(node, order);
@@ -183,8 +185,11 @@ class Simulation {
       to.sessions.insert(order.lease());
     }
     node.sessions.erase(order.lease());
-    node.usable.erase(order.lease());
-    node.ended.insert(order.lease());
+    uint64_t& last = node.ended[order.lease()];
+    last = std::max(last, order.serial());
+    const auto token = node.usable.find(order.lease());
+    if (token != node.usable.end() && token->second.serial() <= last) node.usable.erase(token);
+    node.answers.insert(order.lease());
   }
   void cut_node(SimulatedNode& node, bool dies) {
     if (node.stream != 0) pool_.core->node_disconnected(std::exchange(node.stream, 0), pool_.now);
@@ -193,6 +198,7 @@ class Simulation {
     node.alive = false;
     node.sessions.clear();
     node.ended.clear();
+    node.answers.clear();
     node.usable.clear();
   }
   // Opens sessions on the node with random usable tokens.
@@ -283,7 +289,9 @@ class Simulation {
       uint32_t gpus = 0;
       const auto accept = [&](const GrantedServer& server) {
         SimulatedNode& node = nodes_[std::stoull(server.lease.node().substr(1)) - 1];
-        if (node.alive && server.lease.boot() == boot_id(node.boot) && !node.ended.contains(grant->lease))
+        const auto ended = node.ended.find(grant->lease);
+        const bool is_void = ended != node.ended.end() && server.lease.serial() <= ended->second;
+        if (node.alive && server.lease.boot() == boot_id(node.boot) && !is_void)
           node.usable[grant->lease] = server.lease;
       };
       for (const GrantedServer& server : grant->servers) {
