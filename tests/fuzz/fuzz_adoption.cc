@@ -35,7 +35,7 @@ constexpr uint8_t kNotPrepared = 16;  // in the first record: without the object
 constexpr uint8_t kEndless = 32;      // in the last record: the connection closes without the end
 
 // Collects what is sent.
-class Recorder final : public transport::Connection {
+class Recorder : public transport::Connection {
  public:
   std::string bytes;
 
@@ -51,6 +51,20 @@ class Recorder final : public transport::Connection {
   void close() override {}
   std::string peer() const override { return "the fuzzer"; }
   int release_descriptor() override { return -1; }
+};
+
+// Takes one byte, and then answers or not.
+class SlowTarget final : public Recorder {
+ public:
+  explicit SlowTarget(bool answers) : answers_(answers) {}
+  Result<size_t> send_some(std::span<const iovec>) override { return std::exchange(taken_, 0); }
+  Result<Ready> wait(bool, bool, transport::Deadline) override {
+    return answers_ ? Ready::receive : Ready::none;
+  }
+
+ private:
+  const bool answers_;
+  size_t taken_ = 1;
 };
 
 // What the other worker sends.
@@ -143,6 +157,15 @@ Answer read_answer(const std::string& bytes) {
   return std::move(*answer);
 }
 
+// A target that answers early or does not read.
+void send_to_slow_target() {
+  for (const bool answers : {false, true}) {
+    SlowTarget target(answers);
+    CommandSender sender(target, std::chrono::seconds(1));
+    require(!sender.send({.id = 1}, {}).ok() && sender.answered() == answers && sender.sent() == 1);
+  }
+}
+
 // The answer of a hostile target.
 void read_false_answer(const uint8_t* data, size_t size) {
   fuzz::PlayedConnection played({reinterpret_cast<const std::byte*>(data), size}, true);
@@ -162,6 +185,7 @@ Message await(TestClient& client, wire::MessageKind kind, uint64_t sequence) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) send_to_slow_target();
   read_false_answer(data, size);
   std::string answer;
   BulkSink sink;

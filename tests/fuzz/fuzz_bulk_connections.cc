@@ -32,7 +32,7 @@ using namespace gpupool::worker::test;
 namespace {
 
 constexpr uint64_t kMapped = 4 * FakeDriver::kGranularity;
-constexpr std::chrono::milliseconds kMostWait{3};  // for the session to receive from one connection
+constexpr std::chrono::milliseconds kMostWait{10};  // for the session to receive from one connection
 constexpr const char* kToken = "the session's bulk token";
 
 // Writes pieces into a pipe.
@@ -68,6 +68,7 @@ class Attack {
     client_.map(0, kMapped);
     for (int calls = 0; !input_.empty() && calls < 100; ++calls) call();
     hold(false);
+    await_commands();
     for (const auto& pipe : pipes_) pipe->await_taken(kMostWait);
     client_.finish();
     FakeDriver& fake = client_.fake;
@@ -76,6 +77,14 @@ class Attack {
   }
 
  private:
+  // Returns when the session has received all commands, or has ended.
+  void await_commands() {
+    const uint64_t ping = client_.send(wire::Command::ping, {});
+    Message message = client_.receive();
+    while (message.header.kind != wire::MessageKind{0} &&
+           (message.header.kind != wire::MessageKind::pong || message.header.sequence != ping))
+      message = client_.receive();
+  }
   void call() {
     switch (input_.below(12)) {
       case 0: return open();
