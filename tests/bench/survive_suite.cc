@@ -75,15 +75,22 @@ class Suite {
     }
   }
 
+  // The servers change places after each round, because the program's second server may be slower.
   void numbering() {
     const std::string rounds = suite_.quick ? "3" : "40";
     for (const std::string transport : kTransports) {
       const PooldProcess with(suite_.device, options(transport, "60"), device_environment()),
           without(suite_.device, options(transport, "0"), device_environment());
-      Environment environment = through(with, transport);
-      environment["GPUPOOL"] += "," + through(without, transport)["GPUPOOL"];
-      run_program({program("gpupool-bench-survive"), "numbering", rounds}, environment, calls_[transport]);
+      Environment environment = through(swapped_ ? without : with, transport);
+      environment["GPUPOOL"] += "," + through(swapped_ ? with : without, transport)["GPUPOOL"];
+      Samples printed;
+      run_program({program("gpupool-bench-survive"), "numbering", rounds}, environment, printed);
+      for (const std::string call : kCalls) {
+        with_[transport].add(call, printed.median(call + (swapped_ ? "_1" : "_0")));
+        without_[transport].add(call, printed.median(call + (swapped_ ? "_0" : "_1")));
+      }
     }
+    swapped_ = !swapped_;
   }
 
   void add_silence(const std::string& transport, std::vector<Figure>& all) const {
@@ -98,14 +105,13 @@ class Suite {
   }
 
   void add_costs(const std::string& transport, std::vector<Figure>& all) const {
-    const Samples& measured = calls_.at(transport);
     for (const std::string call : kCalls) {
       all.push_back({"numbered_" + call,
                      transport,
-                     measured.median(call + "_0"),
+                     with_.at(transport).median(call),
                      "us",
                      "--resume-timeout 0",
-                     measured.median(call + "_1"),
+                     without_.at(transport).median(call),
                      {Kind::ratio_at_most, kMostCost}});
     }
   }
@@ -114,7 +120,8 @@ class Suite {
   const Authority authority_;
   const Authority::Files files_;
   std::map<std::string, std::vector<double>> silence_;  // by transport
-  std::map<std::string, Samples> calls_;                // likewise
+  std::map<std::string, Samples> with_, without_;       // likewise
+  bool swapped_ = false;
 };
 
 }  // namespace
