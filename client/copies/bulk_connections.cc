@@ -204,24 +204,27 @@ void BulkConnections::run_sender(Link& link) {
     const std::shared_ptr<Upload> upload = uploads_.front();
     const uint64_t piece = upload->next++;
     const uint64_t bytes = wire::bulk_piece_bytes(upload->width, upload->rows);
-    if (upload->next * bytes >= upload->width * upload->rows) uploads_.pop_front();
+    const bool is_last = upload->next * bytes >= upload->width * upload->rows;
+    if (is_last) uploads_.pop_front();
     ++sending_;
+    if (is_last && resume_) end_lending(lock, *upload);
     lock.unlock();
-    const auto sent = send_piece(link.connection, *link.sender, *upload, piece, scratch);
+    const auto sent = send_piece(link.connection, *link.sender, *upload, piece, scratch, !is_last);
     lock.lock();
-    if (sent && upload->unsent == 1) take_back(lock, *upload);
     --sending_;
     if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
-    if (upload->unsent == 0 || closed_) read_.notify_all();
+    if (upload->unsent <= 1 || closed_) read_.notify_all();
     if (sent) continue;
     lock.unlock();
     return report(link, sent.error());
   }
 }
 
-// Ends all reading of the upload's memory. Call when its last piece has been sent.
-void BulkConnections::take_back(std::unique_lock<std::mutex>& lock, const Upload& upload) {
-  if (!resume_) return;
+// Call before the last piece is sent, which is not lent: as soon as the server has it, the program may learn
+// that the copy is done, and free the memory. Waits until the other pieces have been sent, and ends all
+// reading of the memory for them.
+void BulkConnections::end_lending(std::unique_lock<std::mutex>& lock, const Upload& upload) {
+  read_.wait(lock, [&] { return closed_ || upload.unsent == 1; });
   std::vector<transport::ResumableConnection*> connections;
   for (const auto& link : links_) connections.push_back(&link->connection);
   lock.unlock();
@@ -231,7 +234,7 @@ void BulkConnections::take_back(std::unique_lock<std::mutex>& lock, const Upload
 
 Result<void> BulkConnections::send_piece(transport::Connection& connection, compression::PieceSender& sender,
                                          const Upload& upload, uint64_t piece,
-                                         std::vector<std::byte>& scratch) {
+                                         std::vector<std::byte>& scratch, bool lends) {
   const uint64_t total = upload.width * upload.rows;
   const uint64_t bytes = wire::bulk_piece_bytes(upload.width, upload.rows);
   wire::BulkHeader header;
@@ -249,7 +252,7 @@ Result<void> BulkConnections::send_piece(transport::Connection& connection, comp
                          return true;
                        });
   }
-  return sender.send(connection, header, parts, upload.span());
+  return sender.send(connection, header, parts, lends ? upload.span() : std::span<const std::byte>());
 }
 
 void BulkConnections::run_receiver(Link& link) {
@@ -299,6 +302,7 @@ void BulkConnections::fail() {
     link->connection.drop_kept();
   }
   posted_.notify_all();
+  read_.notify_all();
   read_.wait(lock, [this] { return sending_ == 0; });
   unread_.store(0, std::memory_order_release);
   read_.notify_all();

@@ -106,9 +106,9 @@ class BulkConnections {
   void add(std::vector<std::unique_ptr<Link>> links);
   void run_sender(Link& link);
   void run_receiver(Link& link);
-  void take_back(std::unique_lock<std::mutex>& lock, const Upload& upload);
+  void end_lending(std::unique_lock<std::mutex>& lock, const Upload& upload);
   Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender,
-                          const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch);
+                          const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch, bool lends);
   Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);
   void report(const Link& link, const Error& error);
 
