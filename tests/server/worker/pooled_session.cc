@@ -1,6 +1,5 @@
 #include "tests/server/worker/pooled_session.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,10 +10,15 @@ namespace gpupool::worker::test {
 
 using wire::Command;
 
+namespace {
+
+constexpr std::chrono::seconds kPatience{10};
+
+}  // namespace
+
 PooledSession::PooledSession(testing::FakeDirectMemory* direct, bool staged) {
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-  const timeval patience{10, 0};
-  ::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  listener_ = std::thread([this] { listen(); });
   control = std::make_unique<Control>(ends[1], nullptr);
   place = std::move(*accounts.take("t"));
   page = *quota::SharedPage<quota::SessionPage>::create("session");
@@ -36,6 +40,8 @@ PooledSession::PooledSession(testing::FakeDirectMemory* direct, bool staged) {
 PooledSession::~PooledSession() {
   client.reset();
   control.reset();
+  ::shutdown(ends[0], SHUT_RDWR);
+  listener_.join();
   for (const int end : ends) ::close(end);
 }
 
@@ -60,15 +66,31 @@ void PooledSession::sent(const Result<void>& result) {
   REQUIRE(result.ok());
 }
 
+void PooledSession::listen() {
+  while (auto message = server::receive_control(ends[0])) {
+    if (message->kind == server::ControlKind::reclaim) {
+      const auto question = message->body<server::packet::Reclaim>().question;
+      (void)server::send_control<server::ControlKind::reclaimed>(ends[0], {.question = question});
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    heard_.push_back(std::move(*message));
+    arrived_.notify_all();
+  }
+}
+
 bool PooledSession::silent(int milliseconds) {
-  pollfd polled{ends[0], POLLIN, 0};
-  return ::poll(&polled, 1, milliseconds) == 0;
+  std::unique_lock lock(mutex_);
+  return !arrived_.wait_for(lock, std::chrono::milliseconds(milliseconds),
+                            [this] { return !heard_.empty(); });
 }
 
 server::ControlMessage PooledSession::hear() {
-  auto message = server::receive_control(ends[0]);
-  REQUIRE(message);
-  return *message;
+  std::unique_lock lock(mutex_);
+  REQUIRE(arrived_.wait_for(lock, kPatience, [this] { return !heard_.empty(); }));
+  server::ControlMessage message = std::move(heard_.front());
+  heard_.pop_front();
+  return message;
 }
 
 }  // namespace gpupool::worker::test

@@ -1,8 +1,12 @@
 // An idle session whose poold is the test: two streams and four mappings of one page each, filled with a
 // pattern. For tests of memory moves and checkpoints, on the test's thread.
 #pragma once
+#include <condition_variable>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "server/quota/accounts.h"
@@ -43,6 +47,13 @@ struct PooledSession {
   uint64_t others = 0;
 
  private:
+  // Receives messages, and answers those that ask for abandoned sessions: there are none.
+  void listen();
+
+  std::mutex mutex_;  // guards heard_
+  std::condition_variable arrived_;
+  std::deque<server::ControlMessage> heard_;
+  std::thread listener_;
   static void sent(const Result<void>& result);  // fails the test unless it is success
 };
 
