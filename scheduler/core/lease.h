@@ -20,7 +20,7 @@ struct LeasePart {
   HostAmount host;
   uint32_t sessions = 0;  // this and the next: in the node's last report
   pool::SessionBreaks breaks;
-  bool counted = true;    // its shares are included in the tenant's usage
+  bool counted = true;  // its shares are included in the tenant's usage
   // Not 0: the node is ordered to let the lease go. The order makes tokens up to this serial void, and none
   // for this node has a higher one until the order is taken back.
   uint64_t last_serial = 0;
