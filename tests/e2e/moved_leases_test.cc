@@ -1,0 +1,159 @@
+// Leases that move from one node of a whole pool to the other one while their programs run.
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/whole_pool.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr int kBackAndForth = 2;
+#else
+constexpr int kBackAndForth = 6;
+#endif
+
+Json json_of(const WholePool& pool, std::vector<std::string> words) {
+  words.push_back("--json");
+  const std::string output = pool.pool_admin(words);
+  const size_t begin = output.find_first_of("[{");
+  INFO(output);
+  REQUIRE(begin != std::string::npos);
+  return Json::parse(output.substr(begin));
+}
+
+// The nodes of each lease, in the order of the list.
+std::vector<std::string> nodes_of_leases(const WholePool& pool) {
+  std::vector<std::string> nodes;
+  for (const Json& lease : json_of(pool, {"leases"})) nodes.push_back(lease.at("parts").at(0).at("node"));
+  return nodes;
+}
+
+bool moves(const Json& leases) {
+  return std::any_of(leases.begin(), leases.end(),
+                     [](const Json& lease) { return !lease.at("moves").empty(); });
+}
+
+// Waits until all leases are on this node and none moves.
+bool await_all_on(const WholePool& pool, const std::string& node, size_t leases) {
+  return eventually(
+      [&] {
+        const Json all = json_of(pool, {"leases"});
+        return !moves(all) && nodes_of_leases(pool) == std::vector<std::string>(leases, node);
+      },
+      kLongPatience);
+}
+
+// A leased program, until this object ends it.
+struct Leased {
+  explicit Leased(const WholePool& pool,
+                  std::vector<std::string> wishes = {"--compute", "20", "--memory", "48MiB"})
+      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
+    REQUIRE(app.await_output("working", kLongPatience));
+  }
+  void expect_nothing_lost() {
+    std::ofstream(end) << "end";
+    const int status = app.wait(kLongPatience);
+    INFO(app.output());
+    CHECK(status == 0);
+    CHECK(lines_with(app.output(), "nothing is lost").size() == 1);
+  }
+  const TemporaryFolder folder;
+  const std::string end = folder.path() / "end";
+  Process app;
+};
+
+std::string other(const std::string& node) {
+  return node == "one" ? "two" : "one";
+}
+
+}  // namespace
+
+TEST_CASE("a lease moves to the other node and back while its program runs") {
+  WholePool pool;
+  Leased program(pool);
+  std::string node = nodes_of_leases(pool).at(0);
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  for (int move = 0; move < kBackAndForth; ++move) {
+    node = other(node);
+    INFO(pool.pool_admin({"move", lease, "--to", node}));
+    REQUIRE(await_all_on(pool, node, 1));
+  }
+  CHECK(json_of(pool, {"leases"})[0]["id"] == lease);
+  program.expect_nothing_lost();
+  CHECK(pool.is_idle());
+  // Nothing remains of it on either node: all of the pool can be leased at once.
+  const Finished all = run_patiently(pool.command({"--gpus", "4"}, {driver_app(), "list_devices"}), {});
+  INFO(all.output);
+  CHECK(all.status == 0);
+}
+
+TEST_CASE("a host is drained by moving its leases and no program ends") {
+  WholePool pool;
+  std::vector<std::unique_ptr<Leased>> programs;
+  for (int i = 0; i < 4; ++i) programs.push_back(std::make_unique<Leased>(pool));
+  const std::string drained = nodes_of_leases(pool).at(0);
+  INFO(pool.pool_admin({"drain", drained, "--move"}));
+  CHECK(await_all_on(pool, other(drained), programs.size()));
+  Pool& left = drained == "one" ? pool.first() : pool.second();
+  CHECK(has(
+      run_to_end({program_path("pool-admin"), "--poold", "unix:" + left.poold().admin_socket(), "sessions"})
+          .output,
+      "no sessions"));
+  CHECK(left.poold().stop() == 0);  // as for a new kernel
+  for (const auto& program : programs) program->expect_nothing_lost();
+}
+
+TEST_CASE("programs that start under a lease that has moved use its new node") {
+  WholePool pool;
+  const TemporaryFolder folder;
+  const std::string go = folder.path() / "go";
+  Process shell(pool.command({}, {"sh", "-c",
+                                  driver_app() + " copies && echo first && until [ -e " + go +
+                                      " ]; do sleep 0.05; done; " + driver_app() + " copies && echo second"}),
+                {});
+  REQUIRE(shell.await_output("first", kLongPatience));
+  const std::string node = other(nodes_of_leases(pool).at(0));
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  INFO(pool.pool_admin({"move", lease, "--to", node}));
+  REQUIRE(await_all_on(pool, node, 1));  // it has no session, so nothing has to travel
+  std::ofstream(go) << "go";
+  const int status = shell.wait(kLongPatience);
+  INFO(shell.output());
+  CHECK(status == 0);
+  CHECK(has(shell.output(), "second"));
+}
+
+TEST_CASE("a lease whose session cannot move stays and pool-admin says why") {
+  WholePool pool;
+  INFO(pool.pool_admin({"policy", "set", "move=2"}));
+  const TemporaryFolder folder;
+  const std::string end = folder.path() / "end";
+  // It has arrays, and memory that it may share.
+  Process app(pool.command({}, {driver_app(), "computes_on_all_kinds_until", end}), {});
+  REQUIRE(app.await_output("round 1", kLongPatience));
+  const std::string node = nodes_of_leases(pool).at(0);
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  INFO(pool.pool_admin({"move", lease, "--to", other(node)}));
+  CHECK(eventually(
+      [&] {
+        return has(pool.pool_admin({"why", lease}), "which cannot migrate");
+      },
+      kLongPatience));
+  CHECK(eventually(
+      [&] {
+        const Json moves = json_of(pool, {"leases"})[0]["moves"];
+        return moves.size() == 1 && moves[0]["state"] == "failed";
+      },
+      kLongPatience));
+  CHECK(nodes_of_leases(pool).at(0) == node);
+  std::ofstream(end) << "end";
+  const int status = app.wait(kLongPatience);
+  INFO(app.output());
+  CHECK(status == 0);
+}
