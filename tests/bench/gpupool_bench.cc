@@ -409,7 +409,7 @@ void add_suites(CLI::App& app, Options& options) {
   app.add_option("--suite", options.suite,
                  "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one "
                  "GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; "
-                 "attacks: a poold under attack; survive: cut connections; all: everything else")
+                 "attacks: a poold under attack; survive: cut connections and moves; all: everything else")
       ->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing", "survive"}));
   app.add_option("--seconds", options.sharing.seconds,
                  "seconds per measurement of the suites sharing, pool and attacks [10]")
@@ -420,12 +420,12 @@ void add_suites(CLI::App& app, Options& options) {
          "partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, "
          "pools, compression, images; of the attacks suite: answers, resident, records, served; of the "
          "survive "
-         "suite: silence, numbering [all]")
+         "suite: silence, numbering, moves [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes",   "priorities",
-                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",    "grants",
-                             "failover",   "quota",   "pools",      "compression", "images",   "answers",
-                             "resident",   "records", "served",     "silence",     "numbering"}));
+      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes",    "priorities",
+                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",     "grants",
+                             "failover",   "quota",   "pools",      "compression", "images",    "answers",
+                             "resident",   "records", "served",     "silence",     "numbering", "moves"}));
   app.add_option("--kills", options.failover.kills,
                  "number of kills of the leading scheduler, pool suite [50]")
       ->check(CLI::Range(1, 10'000));

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "tests/bench/moves.h"
 #include "tests/bench/run_program.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"
@@ -33,6 +34,7 @@ class Suite {
   void round() {
     if (chosen("silence")) silence();
     if (chosen("numbering")) numbering();
+    if (chosen("moves")) moves_.round();
   }
   std::vector<Figure> figures() const {
     std::vector<Figure> all;
@@ -40,6 +42,7 @@ class Suite {
       if (chosen("silence")) add_silence(transport, all);
       if (chosen("numbering")) add_costs(transport, all);
     }
+    if (chosen("moves")) moves_.add_figures(all);
     return all;
   }
 
@@ -119,6 +122,7 @@ class Suite {
   const SurviveSuite suite_;
   const Authority authority_;
   const Authority::Files files_;
+  Moves moves_{suite_.device, suite_.quick};
   std::map<std::string, std::vector<double>> silence_;  // by transport
   std::map<std::string, Samples> with_, without_;       // likewise
   bool swapped_ = false;

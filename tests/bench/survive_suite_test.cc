@@ -26,3 +26,13 @@ TEST_CASE("parts of the survive suite can be chosen") {
   CHECK(run.json.find("silence_p99") != std::string::npos);
   CHECK(run.json.find("numbered") == std::string::npos);
 }
+
+TEST_CASE("a quick survive suite moves a session of 64 MiB") {
+  const QuickRun run = quick_run({"--suite", "survive", "--only", "moves"}, std::chrono::minutes(5));
+  INFO(run.output);
+  for (const std::string name : {"silence_p50", "silence_p99", "whole"}) {
+    CHECK(run.value("move_64MiB_" + name, "tcp") > 0);
+    CHECK(run.value("move_64MiB_" + name, "tcp") < 60'000);
+  }
+  CHECK(run.value("move_64MiB_sent_in_silence", "tcp") < 100);
+}
