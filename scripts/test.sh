@@ -151,7 +151,7 @@ quick_targets=(
   protocol_compression_test protocol_cuda_fatbin_test protocol_hello_codec_test protocol_image_test protocol_lease_test
   server_arbiter_test server_tenants_test
   worker_checkpoint_test worker_commands_test worker_compute_gate_test worker_copies_test worker_direct_copies_test worker_graphs_test
-  worker_hostile_test worker_hostile_objects_test worker_memory_moves_test worker_memory_quota_test worker_waits_test
+  worker_hostile_test worker_hostile_objects_test worker_memory_moves_test worker_memory_rounds_test worker_memory_quota_test worker_waits_test
 )
 
 # build_fuzz_preset CLANG_VERSION TARGET...: builds the targets with preset fuzz.
