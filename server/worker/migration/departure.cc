@@ -52,12 +52,11 @@ void Departure::begin(const wire::PeerTarget& target, Settled settled) {
   attempt_ = std::make_shared<Attempt>(session_.counters.migrated_bytes);
   beginning_ = true;
   add_addresses();
-  // Contexts first: mapping memory needs them, and other commands may need mapped memory.
+  // Contexts first: mapping memory needs them, and other commands may need mapped memory. The rounds begin
+  // when all of it has been added.
   add_history(true);
   add_new_mappings();
   add_history(false);
-  session_.virtual_memory.for_each_mapping(
-      [this](uint64_t address, uint64_t size, int device) { add_to_rounds(address, size, device); });
   beginning_ = false;
   session_.history.observe([this](const History::Entry& entry) { add_entry(entry); });
   if (!status_) return settled(status_);
@@ -114,6 +113,7 @@ Result<void> Departure::finish(uint64_t sequence) {
   const auto start = Clock::now();
   attempt_->stop = true;
   if (thread_.joinable()) thread_.join();
+  if (!status_) return status_;  // perhaps there was no thread, so there is no connection
   if (!attempt_->result) return attempt_->result;
   attempt_->target.set_deadline(start + kLastPartTime);
   uint64_t bytes = 0;
@@ -156,11 +156,7 @@ void Departure::add(OutgoingCommand command) {
 }
 
 void Departure::add(wire::Command id, uint64_t context, std::span<const std::byte> body) {
-  add({{.id = static_cast<uint16_t>(id), .context = context},
-       {body.begin(), body.end()},
-       {},
-       false,
-       nullptr});
+  add({{.id = static_cast<uint16_t>(id), .context = context}, {body.begin(), body.end()}});
 }
 
 // The program knows addresses of the range, so it must be the same.
@@ -171,23 +167,31 @@ void Departure::add_addresses() {
   add({{.id = static_cast<uint16_t>(Id::move_addresses)},
        {body.begin(), body.end()},
        {expected.begin(), expected.end()},
-       true,
-       nullptr});
+       true});
 }
 
 void Departure::add_history(bool contexts) {
   session_.history.for_each([&](const History::Entry& entry) {
     if (makes_context(entry.header.id) != contexts) return;
-    // Modules that the program has unloaded may still be needed by others; nobody knows their variables.
-    if (!entry.image || entry.effect.makes.empty() || session_.history.exists(entry.effect.makes.front()))
-      return add_entry(entry);
-    add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
+    // Other objects may need a module that the program has unloaded; its variables cannot be found any more.
+    if (entry.image && is_loaded(entry)) add_places_of_variables(entry);
+    add_command(entry);
   });
 }
 
-void Departure::add_entry(const History::Entry& entry) {
-  if (entry.image) add_places_of_variables(entry);
+// True if what the load command has made exists.
+bool Departure::is_loaded(const History::Entry& load) const {
+  return !load.effect.makes.empty() && session_.history.exists(load.effect.makes.front());
+}
+
+void Departure::add_command(const History::Entry& entry) {
   add({entry.header, entry.body, entry.reply, entry.effect.checks_reply, entry.image});
+}
+
+// A command that has just been executed, and is not in the history yet.
+void Departure::add_entry(const History::Entry& entry) {
+  if (entry.image && !entry.effect.makes.empty()) add_places_of_variables(entry);
+  add_command(entry);
   if (!is_set_access(entry.header.id)) return;
   wire::Reader reader(entry.body);
   const auto address = reader.get<uint64_t>(), size = reader.get<uint64_t>();
@@ -199,7 +203,6 @@ void Departure::add_entry(const History::Entry& entry) {
 // The program may know where the variables of this image are. Their places follow from that of one of them,
 // in each context.
 void Departure::add_places_of_variables(const History::Entry& load) {
-  if (load.effect.makes.empty()) return;
   const uint64_t owner = load.effect.makes.front();
   std::erase_if(variables_, [owner](const auto& known) { return known.first.first == owner; });
   const ContextState* last = nullptr;
@@ -261,8 +264,7 @@ void Departure::free(uint64_t address, uint64_t size, uint64_t context) {
 Result<void> Departure::send_variables() {
   Result<void> status;
   session_.history.for_each([&](const History::Entry& load) {
-    if (!load.image || load.effect.makes.empty() || !session_.history.exists(load.effect.makes.front()))
-      return;
+    if (!load.image || !is_loaded(load)) return;
     auto visited = for_each_variable(session_, load, variables_, [&](const Variable& variable) {
       if (status) status = send_variable(load.effect.makes.front(), variable);
     });
@@ -295,11 +297,7 @@ Result<void> Departure::send_records() {
     wire::Writer writer(body);
     writer.put(event);
     writer.put(uint64_t{0});  // the legacy stream of the event's context
-    add({{.id = kEventRecord, .context = session_.history.context_of(event)},
-         {body.begin(), body.end()},
-         {},
-         false,
-         nullptr});
+    add({{.id = kEventRecord, .context = session_.history.context_of(event)}, {body.begin(), body.end()}});
   }
   return attempt_->target.send_added();
 }

@@ -81,6 +81,8 @@ class Departure {
   void add(wire::Command id, uint64_t context, std::span<const std::byte> body);
   void add_addresses();
   void add_history(bool contexts);
+  bool is_loaded(const History::Entry& load) const;
+  void add_command(const History::Entry& entry);
   void add_entry(const History::Entry& entry);
   void add_places_of_variables(const History::Entry& load);
   void add_mapping(const DeviceMemory::Mapped& mapped);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "common/log/log.h"
@@ -217,11 +216,7 @@ Result<void> MemoryRounds::send_piece(const Piece& piece, bool last) {
     std::ranges::copy(hashes, known->hashes.begin() + static_cast<ptrdiff_t>(piece.first));
     std::fill_n(known->has_hash.begin() + static_cast<ptrdiff_t>(piece.first), piece.count, 1);
   }
-  round_bytes_ += bytes;
-  const auto size = static_cast<uint32_t>(bytes);
-  return target_->send(wire::Command::copy_to_device, context,
-                       wire::CopyToDevice{0, piece.address + offset, size, size, 1, 0, 0},
-                       std::span(staging_).first(bytes));
+  return send_staged(context, piece.address + offset, bytes);
 }
 
 // What is less than a block has no hash.
@@ -229,12 +224,16 @@ Result<void> MemoryRounds::send_tail(const Piece& range) {
   const Reading reading(*this, {range.id, range.address, 0, 0});
   const uint64_t offset = range.count * kHashedBlock;
   if (!reading || reading.blocks().range.size == offset) return {};
-  const auto bytes = static_cast<uint32_t>(reading.blocks().range.size - offset);
+  const uint64_t bytes = reading.blocks().range.size - offset;
   if (auto copied = copy_out(reading.blocks().range, offset, bytes); !copied) return copied;
+  return send_staged(reading.blocks().range.context, range.address + offset, bytes);
+}
+
+Result<void> MemoryRounds::send_staged(uint64_t context, uint64_t address, size_t bytes) {
   round_bytes_ += bytes;
-  return target_->send(wire::Command::copy_to_device, reading.blocks().range.context,
-                       wire::CopyToDevice{0, range.address + offset, bytes, bytes, 1, 0, 0},
-                       std::span(staging_).first(bytes));
+  const auto size = static_cast<uint32_t>(bytes);
+  return target_->send(wire::Command::copy_to_device, context,
+                       wire::CopyToDevice{0, address, size, size, 1, 0, 0}, std::span(staging_).first(bytes));
 }
 
 Result<void> MemoryRounds::hash(const Range& range, size_t first, size_t count, BlockHash* hashes) {

@@ -77,6 +77,7 @@ class MemoryRounds {
   Result<void> send_blocks(const Piece& blocks, bool last);
   Result<void> send_piece(const Piece& piece, bool last);
   Result<void> send_tail(const Piece& range);
+  Result<void> send_staged(uint64_t context, uint64_t address, size_t bytes);
   Result<std::vector<char>> changed(const Blocks& known, size_t first);
   Result<void> hash(const Range& range, size_t first, size_t count, BlockHash* hashes);
   Result<void> copy_out(const Range& range, uint64_t offset, size_t bytes);

@@ -21,9 +21,9 @@ namespace gpupool::worker {
 
 struct OutgoingCommand {
   wire::CommandHeader header;  // without sequence number
-  std::vector<std::byte> body, expected;
-  bool checks = false;                     // the reply must be `expected`
-  std::shared_ptr<const KeptImage> image;  // of a load command, sent before it as an upload
+  std::vector<std::byte> body, expected = {};
+  bool checks = false;                          // the reply must be `expected`
+  std::shared_ptr<const KeptImage> image = {};  // of a load command, sent before it as an upload
 };
 
 class TargetStream {
