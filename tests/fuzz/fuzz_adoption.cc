@@ -18,11 +18,13 @@
 #include "tests/fuzz/played_connection.h"
 #include "tests/fuzz/require.h"
 #include "tests/server/worker/test_client.h"
+#include "tests/support/recording_connection.h"
 
 using namespace gpupool;
 using fuzz::require;
 using namespace gpupool::worker;
 using namespace gpupool::worker::test;
+using testing::RecordingConnection;
 
 namespace {
 
@@ -34,27 +36,8 @@ constexpr uint8_t kEnds = 8;          // the end of the migration, with `id` as 
 constexpr uint8_t kNotPrepared = 16;  // in the first record: without the objects that commands expect
 constexpr uint8_t kEndless = 32;      // in the last record: the connection closes without the end
 
-// Collects what is sent.
-class Recorder : public transport::Connection {
- public:
-  std::string bytes;
-
-  Result<size_t> send_some(std::span<const iovec> buffers) override {
-    const size_t before = bytes.size();
-    for (const iovec& buffer : buffers)
-      bytes.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
-    return bytes.size() - before;
-  }
-  Result<size_t> receive_some(std::span<std::byte>) override { return size_t{0}; }
-  Result<Ready> wait(bool, bool, transport::Deadline) override { return Ready::both; }
-  void interrupt() override {}
-  void close() override {}
-  std::string peer() const override { return "the fuzzer"; }
-  int release_descriptor() override { return -1; }
-};
-
 // Takes one byte, and then answers or not.
-class SlowTarget final : public Recorder {
+class SlowTarget final : public RecordingConnection {
  public:
   explicit SlowTarget(bool answers) : answers_(answers) {}
   Result<size_t> send_some(std::span<const iovec>) override { return std::exchange(taken_, 0); }
@@ -115,7 +98,7 @@ class Stream {
   }
 
   fuzz::Input input_;
-  Recorder recorder_;
+  RecordingConnection recorder_;
   CommandSender sender_{recorder_, std::chrono::seconds(1)};
 };
 

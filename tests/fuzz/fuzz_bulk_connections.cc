@@ -21,11 +21,13 @@
 #include "tests/fuzz/require.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/piped_connection.h"
+#include "tests/support/recording_connection.h"
 
 using namespace gpupool;
 using fuzz::require;
 using testing::Pipe;
 using testing::PipedConnection;
+using testing::RecordingConnection;
 using namespace gpupool::worker;
 using namespace gpupool::worker::test;
 
@@ -34,24 +36,6 @@ namespace {
 constexpr uint64_t kMapped = 4 * FakeDriver::kGranularity;
 constexpr std::chrono::milliseconds kMostWait{10};  // for the session to receive from one connection
 constexpr const char* kToken = "the session's bulk token";
-
-// Writes pieces into a pipe.
-class Sender final : public transport::Connection {
- public:
-  std::string bytes;
-  Result<size_t> send_some(std::span<const iovec> buffers) override {
-    const size_t before = bytes.size();
-    for (const iovec& buffer : buffers)
-      bytes.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
-    return bytes.size() - before;
-  }
-  Result<size_t> receive_some(std::span<std::byte>) override { return size_t{0}; }
-  Result<Ready> wait(bool, bool, transport::Deadline) override { return Ready::both; }
-  void interrupt() override {}
-  void close() override {}
-  std::string peer() const override { return "the fuzzer"; }
-  int release_descriptor() override { return -1; }
-};
 
 struct Copy {
   uint64_t sequence = 0;
@@ -173,7 +157,7 @@ class Attack {
       default: break;
     }
     const std::string data(length, static_cast<char>(input_.get<uint8_t>()));
-    Sender sender;
+    RecordingConnection sender;
     compression::PieceSender pieces(input_.below(2) == 0 ? compression::Policy::off
                                                          : compression::Policy::always);
     const iovec part{const_cast<char*>(data.data()), data.size()};
