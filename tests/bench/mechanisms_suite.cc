@@ -128,11 +128,7 @@ std::vector<Figure> Suite::figures() const {
 
 std::vector<Figure> measure_mechanisms(const MechanismsSuite& suite) {
   Suite measured(suite);
-  for (int round = 0; round < suite.rounds; ++round) {
-    std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
-    measured.round();
-  }
-  return measured.figures();
+  return measure_rounds(measured, suite.rounds);
 }
 
 }  // namespace gpupool::bench

@@ -1,5 +1,6 @@
 // Locates and runs the measured programs of gpupool-bench.
 #pragma once
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,6 +17,16 @@ std::string program(const char* name);  // path of a program in bin
 // fails.
 void run_program(const std::vector<std::string>& words, const testing::Environment& environment,
                  Samples& samples);
+
+// Runs the rounds of a suite, saying which one, and returns its figures.
+template <class Suite>
+std::vector<Figure> measure_rounds(Suite& suite, int rounds) {
+  for (int round = 1; round <= rounds; ++round) {
+    std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round, rounds);
+    suite.round();
+  }
+  return suite.figures();
+}
 
 // Returns the environment for the device library in direct and pooled runs: limits softgpu to half of the
 // cores, because a GPU would leave the host's cores to other programs.

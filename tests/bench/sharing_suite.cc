@@ -428,11 +428,7 @@ std::vector<Figure> Suite::figures() {
 
 std::vector<Figure> measure_sharing(const SharingSuite& suite) {
   Suite measured(suite);
-  for (int round = 0; round < suite.rounds; ++round) {
-    std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
-    measured.round();
-  }
-  return measured.figures();
+  return measure_rounds(measured, suite.rounds);
 }
 
 }  // namespace gpupool::bench

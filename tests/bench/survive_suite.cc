@@ -132,11 +132,7 @@ class Suite {
 
 std::vector<Figure> measure_survival(const SurviveSuite& suite) {
   Suite measured(suite);
-  for (int round = 0; round < suite.rounds; ++round) {
-    std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
-    measured.round();
-  }
-  return measured.figures();
+  return measure_rounds(measured, suite.rounds);
 }
 
 }  // namespace gpupool::bench
