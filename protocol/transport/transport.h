@@ -160,6 +160,8 @@ class Listener {
 // ErrorCode::reset: the host is there, but nothing listens at this address.
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
+// Takes over the socket of a listener that this process's previous program has made; closes it on failure.
+Result<std::unique_ptr<Listener>> take_over(int socket, const Endpoint& endpoint, const Options& options);
 // Takes over a descriptor that another process gave up with release_descriptor(); closes it on failure.
 Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options);
 

@@ -1,7 +1,9 @@
 #include "scheduler/admin/commands.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "common/text/printable.h"
 #include "common/text/units.h"
@@ -13,6 +15,9 @@
 
 namespace gpupool::admin {
 namespace {
+
+constexpr std::chrono::seconds kUpgradeTime{60};
+constexpr std::chrono::milliseconds kUpgradePause{10}, kUpgradeAnswer{1000};
 
 Exit print(const std::string& text) {
   show(text);
@@ -153,6 +158,34 @@ Exit migrate_session(PooldClient& poold, bool json, const std::string& session, 
     std::fprintf(stderr, "pool-admin: session %s has not migrated: %s\n", session.c_str(), reason.c_str());
   }
   return reply.migrated() ? kExitGood : kExitRefused;
+}
+
+// The connection may end before the reply arrives, so the count of upgrades tells.
+Exit upgrade_poold(PooldClient& poold, bool json) {
+  const auto before = poold.call(&Admin::Stub::Health, HealthRequest());
+  UpgradeReply reply;
+  const auto begun = poold.call_within(kUpgradeTime, &Admin::Stub::Upgrade, UpgradeRequest(), reply);
+  if (begun.error_code() != grpc::StatusCode::UNAVAILABLE) poold.check(begun);
+  const auto deadline = std::chrono::steady_clock::now() + kUpgradeTime;
+  Poold now;
+  while (now.upgrades() <= before.upgrades()) {
+    if (std::chrono::steady_clock::now() > deadline)
+      throw Failure(kExitRefused, "poold has not been upgraded within " + std::to_string(kUpgradeTime.count()) +
+                                      " s; see not_upgraded in its log");
+    PooldClient upgraded(poold.socket());
+    if (!upgraded.call_within(kUpgradeAnswer, &Admin::Stub::Health, HealthRequest(), now).ok())
+      std::this_thread::sleep_for(kUpgradePause);
+  }
+  if (json) {
+    print(line_of(Json{{"from", printable(before.version())},
+                       {"to", printable(now.version())},
+                       {"sessions", now.sessions()},
+                       {"upgrades", now.upgrades()}}));
+  } else {
+    print("poold goes on with version " + printable(now.version()) + " (before: " +
+          printable(before.version()) + "); sessions: " + std::to_string(now.sessions()) + "\n");
+  }
+  return kExitGood;
 }
 
 Exit show_health(PooldClient& poold, bool json) {

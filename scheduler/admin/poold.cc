@@ -56,6 +56,8 @@ std::string port_of(const std::string& socket) {
 std::shared_ptr<grpc::Channel> open_channel(const std::string& socket) {
   grpc::ChannelArguments arguments;
   limit_received(arguments, kMaxReplyBytes);
+  // So that a new channel connects at once, even if an earlier one has failed.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel("unix:" + std::filesystem::absolute(socket).string(),
                                    grpc::InsecureChannelCredentials(), arguments);
 }

@@ -130,6 +130,17 @@ std::string settings_for(const DelegatedCgroup& group, const WorkerLimits& limit
   return settings;
 }
 
+// Returns those of kControllers that the file lists.
+std::vector<std::string> known_controllers(const std::string& file) {
+  std::vector<std::string> known;
+  std::istringstream there(read_file(file));
+  for (std::string name; there >> name;) {
+    if (std::find(std::begin(kControllers), std::end(kControllers), name) != std::end(kControllers))
+      known.push_back(name);
+  }
+  return known;
+}
+
 // Enables the controllers for the cgroup's children. Returns those that could be enabled.
 std::vector<std::string> enable(const DelegatedCgroup& group) {
   std::vector<std::string> enabled;
@@ -172,13 +183,7 @@ Result<DelegatedCgroup> find_delegated_cgroup() {
     return none("poold is not alone in " + *folder +
                 ": other processes are there; start poold from its systemd unit, or in a cgroup of its own");
   }
-  DelegatedCgroup found{.folder = *folder, .controllers = {}};
-  std::istringstream there(read_file(file("cgroup.controllers")));
-  for (std::string name; there >> name;) {
-    if (std::find(std::begin(kControllers), std::end(kControllers), name) != std::end(kControllers))
-      found.controllers.push_back(name);
-  }
-  return found;
+  return DelegatedCgroup{.folder = *folder, .controllers = known_controllers(file("cgroup.controllers"))};
 }
 
 Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
@@ -195,11 +200,17 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
   // poold's thread schedules turns on GPUs, and must not wait for a processor behind the threads of all
   // sessions.
   if (group->has("cpu")) (void)write_file(own + "/cpu.weight", "1000");
-  std::unique_ptr<Cgroups> cgroups(new Cgroups(std::move(*group), limits));
+  std::unique_ptr<Cgroups> cgroups(new Cgroups(std::move(*group), limits, {}));
   return cgroups;
 }
 
-Cgroups::Cgroups(DelegatedCgroup group, const WorkerLimits& limits)
+std::unique_ptr<Cgroups> Cgroups::take_over(const std::string& folder, const WorkerLimits& limits,
+                                            const std::set<std::string>& in_use) {
+  DelegatedCgroup group{.folder = folder, .controllers = known_controllers(folder + "/cgroup.subtree_control")};
+  return std::unique_ptr<Cgroups>(new Cgroups(std::move(group), limits, in_use));
+}
+
+Cgroups::Cgroups(DelegatedCgroup group, const WorkerLimits& limits, const std::set<std::string>& in_use)
     : group_(std::move(group)), limits_(limits), settings_(settings_for(group_, limits)) {
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(group_.folder, failure)) {  // left by a killed poold
@@ -208,7 +219,7 @@ Cgroups::Cgroups(DelegatedCgroup group, const WorkerLimits& limits)
     uint64_t number = 0;
     std::from_chars(name.data() + kWorker.size(), name.data() + name.size(), number);
     next_ = std::max(next_, number + 1);
-    ended_.push_back({entry.path()});
+    if (!in_use.contains(entry.path())) ended_.push_back({entry.path()});
   }
   const BlockedSignals blocked;
   remover_ = std::thread([this] { remove_ended(); });

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -47,6 +48,10 @@ class Cgroups {
   // left. Called once, at the start. ErrorCode::unavailable: no cgroup is delegated; other codes: setting up
   // the delegated one failed.
   static Result<std::unique_ptr<Cgroups>> open(const WorkerLimits& limits);
+  // Takes over what this process's previous program has set up in `folder` (server/poold/upgrade), with the
+  // cgroups of its workers, `in_use`.
+  static std::unique_ptr<Cgroups> take_over(const std::string& folder, const WorkerLimits& limits,
+                                            const std::set<std::string>& in_use);
   // Waits up to 1 s for cgroups that cannot be removed yet. The next poold removes the rest.
   ~Cgroups();
   Cgroups(const Cgroups&) = delete;
@@ -70,7 +75,7 @@ class Cgroups {
     std::string folder;
     unsigned tries = 0;
   };
-  Cgroups(DelegatedCgroup group, const WorkerLimits& limits);
+  Cgroups(DelegatedCgroup group, const WorkerLimits& limits, const std::set<std::string>& in_use);
   void remove_ended();
 
   const DelegatedCgroup group_;

@@ -77,4 +77,13 @@ Result<std::unique_ptr<WorkerUsers::ReservedUser>> WorkerUsers::reserve() {
   return Error{ErrorCode::limit, "all " + std::to_string(size()) + " users of --worker-users are in use"};
 }
 
+std::unique_ptr<WorkerUsers::ReservedUser> WorkerUsers::restore(const std::string& name) {
+  const auto number = to_number(name);
+  if (!one_per_worker() || !number || *number < first_ || *number > last_)
+    return std::make_unique<ReservedUser>(name, nullptr, 0);
+  const size_t index = *number - first_;
+  (*reserved_)[index] = true;
+  return std::make_unique<ReservedUser>(name, reserved_, index);
+}
+
 }  // namespace gpupool::server

@@ -50,6 +50,9 @@ class WorkerUsers {
   // Reserves a user. ErrorCode::limit: all have a worker. A returned user is reused last, so that files of
   // its previous worker are gone by then.
   Result<std::unique_ptr<ReservedUser>> reserve();
+  // Reserves the user of a worker that this process's previous program has started (server/poold/upgrade). A
+  // name outside the present range is not recorded.
+  std::unique_ptr<ReservedUser> restore(const std::string& name);
 
  private:
   WorkerUsers() = default;

@@ -14,10 +14,13 @@
 // Memory shared by sessions of one tenant: poold passes the question from one worker to the other and gives
 // each an end of a socket pair, which carries the memory's descriptor.
 //
-// When either process ends, the other sees the end of its socket. Both are of the same build, so a packet is
-// a header, the plain struct of its kind (control.def, control_messages.h) and a payload; poold still
-// validates it, because a worker runs a client's code paths. Descriptors go only from poold to a worker:
-// closing a received one could block poold.
+// When either process ends, the other sees the end of its socket. A packet is a header, the plain struct of
+// its kind (control.def, control_messages.h) and a payload; poold validates it, because a worker runs a
+// client's code paths. Descriptors go only from poold to a worker: closing a received one could block poold.
+//
+// A worker stays with its version when poold is upgraded, so kControlVersion counts the versions of these
+// messages and of the memory that both map (quota::SessionPage, quota::Account); poold does not send a worker
+// what its version does not know. tests/server/upgrade/layouts_test.cc fails if a change needs a new one.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -32,6 +35,11 @@
 #include "server/handover/control_messages.h"
 
 namespace gpupool::server {
+
+// A new kind of message needs a new version. Any other change of messages or shared memory also needs a new
+// kOldestControlVersion: poold cannot take over sessions of older workers then.
+constexpr uint32_t kControlVersion = 1;
+constexpr uint32_t kOldestControlVersion = 1;  // of workers that poold can take over
 
 // Descriptor numbers in the worker.
 constexpr int kControlDescriptor = 3;

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <new>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "common/files/port_file.h"
@@ -26,6 +27,7 @@
 #include "server/poold/acceptor/acceptor.h"
 #include "server/poold/admin/administration.h"
 #include "server/poold/admin/audit.h"
+#include "server/poold/admin/quota_messages.h"
 #include "server/poold/check_host.h"
 #include "server/poold/configuration_warnings.h"
 #include "server/poold/install_paths.h"
@@ -36,6 +38,7 @@
 #include "server/poold/node_report.h"
 #include "server/poold/refusals.h"
 #include "server/poold/reload.h"
+#include "server/poold/upgrade/upgrade.h"
 #include "server/poold/workers/checkpoints.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/sockets/descriptor_closer.h"
@@ -59,8 +62,13 @@ int fail(const std::string& why) {
 
 // Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
 // with the confinement layers.
-std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
+std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options, const upgrade::State* previous) {
   if (options.sandbox == Sandbox::off) return nullptr;
+  if (previous && !previous->cgroup().empty()) {
+    std::set<std::string> in_use;
+    for (const auto& session : previous->pool().sessions()) in_use.insert(session.cgroup());
+    return Cgroups::take_over(previous->cgroup(), options.worker_limits, in_use);
+  }
   auto opened = Cgroups::open(options.worker_limits);
   if (opened) return std::move(*opened);
   if (opened.error().code != ErrorCode::unavailable)
@@ -77,10 +85,13 @@ void export_rdma_settings(const ServerOptions& options) {
 
 class Daemon {
  public:
-  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program,
-         std::shared_ptr<Cgroups> cgroups)
+  // `previous`: what this process's previous program knew; null: there was none.
+  Daemon(const ServerOptions& options, const std::vector<std::string>& arguments, Listeners listeners,
+         WorkerProgram program, std::shared_ptr<Cgroups> cgroups, const upgrade::State* previous)
       : options_(options),
+        previous_(previous),
         addresses_(listeners),
+        cgroups_(cgroups),
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         audit_(options.audit_file),
@@ -111,7 +122,7 @@ class Daemon {
             [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
             [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
             [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
-        leases_(context_, tenants_, options.pool.name, new_boot(), {},
+        leases_(context_, tenants_, options.pool.name, previous ? previous->leases().boot() : new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
                  .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
                  .describe_breaks = [this](const auto& tenant,
@@ -138,7 +149,15 @@ class Daemon {
              .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
         checkpoints_(context_, pool_.state_changes(),
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
-        refusals_(context_, acceptor_, audit_) {}
+        refusals_(context_, acceptor_, audit_),
+        upgrade_(context_, arguments,
+                 {.state = [this] { return state(); },
+                  .close_doors = [this] { acceptor_.pause(); },
+                  .has_waiting = [this] { return acceptor_.has_pending() || pool_.has_waiting(); },
+                  .give_up_waiting = [this] { give_up_waiting(); },
+                  .end_spare_workers = [this] { end_spare_workers(); },
+                  .has_spare_workers = [this] { return pool_.has_spare_workers() || !closer_.idle(); },
+                  .undo = [this] { undo_upgrade(); }}) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
@@ -154,13 +173,23 @@ class Daemon {
       leases_.post_cleanup();
     });
     pool_.on_break([this](const auto& session, const auto& event) { audit_.broken(session, event); });
+    administration_.on_upgrade([this](Upgrade::Begun begun) { upgrade_.begin(std::move(begun)); });
     await_end_signal();
-    if (const auto served = serve_administration(); !served) return fail(served.error().message);
     await_reload_signal();
-    pool_.start([this](const Result<void>& first) {
-      if (!first) return give_up(first.error().message);
+    if (previous_) {
+      if (const auto restored = restore(); !restored) return fail(restored.error().message);
+    }
+    if (const auto served = serve_administration(); !served) return fail(served.error().message);
+    if (previous_) {
       open();
-    });
+      audit_.upgraded(previous_->version(), static_cast<size_t>(previous_->pool().sessions_size()));
+    } else {
+      pool_.start([this](const Result<void>& first) {
+        if (!first) return give_up(first.error().message);
+        open();
+      });
+    }
+    unblock_signals();  // the previous program has blocked them
     context_.run();
     if (port_file_written_) ::unlink(options_.port_file.c_str());
     log::info("stopped", {{"status", status_}});
@@ -168,13 +197,67 @@ class Daemon {
   }
 
  private:
+  // What the next program of this process must know.
+  upgrade::State state() const {
+    upgrade::State state;
+    state.set_format(kStateFormat);
+    state.set_version(kVersion);
+    size_t index = 0;
+    acceptor_.for_each_listener([&](const transport::Listener& listener) {
+      upgrade::Listener& saved = *state.add_listeners() = save(listener);
+      if (index < options_.listen.size()) saved.set_configured(options_.listen[index].text());
+      ++index;
+    });
+    if (cgroups_) state.set_cgroup(cgroups_->group().folder);
+    pool_.save(*state.mutable_pool());
+    leases_.save(*state.mutable_leases());
+    administration_.save(state);
+    for (const std::string& name : tenants_.changed()) {
+      upgrade::ChangedQuota& changed = *state.add_quotas();
+      changed.set_tenant(name);
+      *changed.mutable_quota() = to_message(tenants_.find(name)->quota);
+    }
+    return state;
+  }
+
+  // The leases come first, because their tenants must exist.
+  Result<void> restore() {
+    leases_.restore(previous_->leases());
+    if (auto restored = pool_.restore(previous_->pool()); !restored) return restored;
+    administration_.restore(*previous_);
+    for (const upgrade::ChangedQuota& changed : previous_->quotas()) {
+      if (const auto set = tenants_.set_quota(changed.tenant(), quota_of(changed.quota())); !set)
+        log::warning("quota_not_kept", {{"tenant", changed.tenant()}, {"reason", set.error().message}});
+    }
+    return {};
+  }
+
+  void give_up_waiting() {
+    acceptor_.drop_pending();
+    pool_.give_up_waiting();
+  }
+
+  void end_spare_workers() {
+    administration_.pause();
+    monitors_.close();
+    checkpoints_.close();
+    pool_.pause();
+  }
+
+  void undo_upgrade() {
+    pool_.unpause();
+    if (const auto served = serve_administration(); !served)
+      log::warning("no_admin_socket", {{"reason", served.error().message}});
+    acceptor_.open();
+  }
+
   // Fails if --admin-socket or --metrics cannot be served. A failure of the default socket is only a warning.
   Result<void> serve_administration() {
     const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
     const bool asked = !options_.admin_socket.empty();
-    if (options_.admin_socket != "none") {
-      const auto served =
-          administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
+    const std::string path = asked ? options_.admin_socket : admin::default_socket(name);
+    if (options_.admin_socket != "none" && !administration_.serve_kept_socket(path)) {
+      const auto served = administration_.serve_socket(path);
       if (!served && asked) return served;
       if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
     }
@@ -322,6 +405,7 @@ class Daemon {
 
   void stop() {
     if (std::exchange(stopping_, true)) return;
+    upgrade_.stop();
     certificates_.reset();
     acceptor_.close();
     agent_.stop();
@@ -338,7 +422,9 @@ class Daemon {
   }
 
   const ServerOptions& options_;
+  const upgrade::State* const previous_;
   const Addresses addresses_;
+  const std::shared_ptr<Cgroups> cgroups_;  // null: none
   asio::io_context context_{1};
   DescriptorCloser closer_{context_};
   asio::signal_set end_signals_;
@@ -354,14 +440,27 @@ class Daemon {
   Monitors monitors_;
   Checkpoints checkpoints_;
   Refusals refusals_;
+  Upgrade upgrade_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;
 };
 
+// The parts of a start that can fail, without effect on others: for a program that is about to be installed.
+int check_upgrade(const ServerOptions& options, const upgrade::State& state) {
+  if (const auto keys = read_public_keys(options.pool.public_keys); !keys) return fail(keys.error().message);
+  if (listens_with_tls(options)) {
+    if (const auto tls = transport::tls::Context::server(options.tls); !tls) return fail(tls.error().message);
+  }
+  if (const auto checked = check_listeners(options, state.listeners()); !checked)
+    return fail(checked.error().message);
+  std::puts(kVersion);
+  return std::fflush(stdout) == 0 ? 0 : kExitFailure;
+}
+
 }  // namespace
 
-int run_daemon(const ServerOptions& options) {
+int run_daemon(const ServerOptions& options, const std::vector<std::string>& arguments) {
   (void)::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   const auto device = device_library_path(options.device);
@@ -371,16 +470,23 @@ int run_daemon(const ServerOptions& options) {
   // Workers of the same user must not read this process's secrets from its memory.
   if (options.sandbox != Sandbox::off) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
-  auto listeners = open_listeners(options);
+  const auto received = receive_state();
+  if (!received) return fail(received.error().message);
+  const upgrade::State* const previous = *received ? &(*received)->state : nullptr;
+  if (previous && (*received)->only_check) return check_upgrade(options, *previous);
+  PreviousListeners listening = previous ? previous->listeners() : PreviousListeners();
+  auto listeners = open_listeners(options, listening);
   if (!listeners) return fail(listeners.error().message);
   log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
   const auto warn_of_confinement = check_confinement(options, *device);
   log::write_in_background();
   warn_of_confinement();
-  if (options.shared_memory) listen_beside_tcp(options, *listeners);
+  if (options.shared_memory) listen_beside_tcp(options, *listeners, listening);
+  close_previous(listening);
+  if (previous) close_on_exec(*previous);
   export_rdma_settings(options);
   std::optional<Daemon> daemon;
-  daemon.emplace(options, std::move(*listeners),
+  daemon.emplace(options, arguments, std::move(*listeners),
                  WorkerProgram{.program = *program,
                                .device = *device,
                                .user = options.worker_users,
@@ -388,7 +494,7 @@ int run_daemon(const ServerOptions& options) {
                                .tls = listens_with_tls(options),
                                .rdma = options.rdma,
                                .log_level = options.log_level},
-                 open_cgroups(options));
+                 open_cgroups(options, previous), previous);
   const int status = daemon->run();
   daemon.reset();
   (void)log::flush(kLastLines);

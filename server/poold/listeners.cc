@@ -1,6 +1,7 @@
 #include "server/poold/listeners.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/log/log.h"
 #include "protocol/transport/loopback.h"
@@ -14,9 +15,28 @@ bool is_foreign(const transport::Endpoint& endpoint) {
   return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host);
 }
 
+transport::Endpoint endpoint_of(const upgrade::Listener& listener) {
+  return {listener.scheme(), listener.host(), static_cast<uint16_t>(listener.port())};
+}
+
+// Removes and returns the previous program's listener at this address.
+std::optional<upgrade::Listener> take(const transport::Endpoint& endpoint, PreviousListeners& previous) {
+  const auto found = std::ranges::find_if(previous, [&](const upgrade::Listener& listener) {
+    return (listener.configured().empty() ? endpoint_of(listener).text() : listener.configured()) ==
+           endpoint.text();
+  });
+  if (found == previous.end()) return std::nullopt;
+  upgrade::Listener taken = *found;
+  previous.erase(found);
+  return taken;
+}
+
 Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options,
-                           Listeners& listeners) {
-  auto listener = transport::listen(endpoint, {.dead_peer_timeout = options.dead_peer_timeout});
+                           Listeners& listeners, PreviousListeners& previous) {
+  const transport::Options settings{.dead_peer_timeout = options.dead_peer_timeout};
+  const auto taken = take(endpoint, previous);
+  auto listener = taken ? transport::take_over(taken->descriptor(), endpoint_of(*taken), settings)
+                        : transport::listen(endpoint, settings);
   if (!listener) return listener.error();
   if (is_foreign((*listener)->endpoint()) && !options.insecure &&
       (endpoint.scheme != "tls" || !any_credentials(options))) {
@@ -45,20 +65,45 @@ bool any_credentials(const ServerOptions& options) {
          });
 }
 
-Result<Listeners> open_listeners(const ServerOptions& options) {
+Result<Listeners> open_listeners(const ServerOptions& options, PreviousListeners& previous) {
   Listeners listeners;
   for (const auto& endpoint : options.listen) {
-    if (auto opened = open_listener(endpoint, options, listeners); !opened) return opened.error();
+    if (auto opened = open_listener(endpoint, options, listeners, previous); !opened) return opened.error();
   }
   return listeners;
 }
 
-void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
+Result<void> check_listeners(const ServerOptions& options, PreviousListeners previous) {
+  Listeners opened;
+  PreviousListeners none;
+  for (const auto& endpoint : options.listen) {
+    if (take(endpoint, previous)) continue;
+    if (auto listens = open_listener(endpoint, options, opened, none); !listens) return listens;
+  }
+  return {};
+}
+
+void close_previous(const PreviousListeners& previous) {
+  for (const upgrade::Listener& listener : previous)
+    (void)transport::take_over(listener.descriptor(), endpoint_of(listener), {});
+}
+
+upgrade::Listener save(const transport::Listener& listener) {
+  upgrade::Listener saved;
+  const transport::Endpoint endpoint = listener.endpoint();
+  saved.set_scheme(endpoint.scheme);
+  saved.set_host(endpoint.host);
+  saved.set_port(endpoint.port);
+  saved.set_descriptor(listener.descriptor());
+  return saved;
+}
+
+void listen_beside_tcp(const ServerOptions& options, Listeners& listeners, PreviousListeners& previous) {
   for (size_t at = listeners.size(); at-- > 0;) {
     const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
     if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
     if (auto opened =
-            open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners);
+            open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners, previous);
         !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
     }

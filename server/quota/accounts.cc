@@ -58,4 +58,21 @@ Result<std::unique_ptr<Accounts::Place>> Accounts::take(const std::string& tenan
   return std::make_unique<Place>(found->taken, found->account, slot);
 }
 
+Result<std::unique_ptr<Accounts::Place>> Accounts::restore(const std::string& tenant, int descriptor,
+                                                           uint32_t slot) {
+  auto known = restored_.find(descriptor);
+  if (known == restored_.end()) {
+    auto page = SharedPage<Account>::open(descriptor);
+    if (!page) return page.error();
+    Entry entry{std::move(*page), std::make_shared<std::vector<bool>>(kMaxSessionsPerTenant)};
+    entries_.insert_or_assign(tenant, entry);
+    known = restored_.emplace(descriptor, std::move(entry)).first;
+  }
+  const Entry& entry = known->second;
+  if (slot >= entry.taken->size() || (*entry.taken)[slot])
+    return Error{ErrorCode::malformed, "slot " + std::to_string(slot) + " of the tenant '" + tenant + "'"};
+  (*entry.taken)[slot] = true;
+  return std::make_unique<Place>(entry.taken, entry.account, slot);
+}
+
 }  // namespace gpupool::quota

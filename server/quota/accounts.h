@@ -37,8 +37,14 @@ class Accounts {
   Result<void> set(const std::string& tenant, const Quota& quota);
   // Forgets the tenant; existing Place objects stay valid.
   void drop(const std::string& tenant) { entries_.erase(tenant); }
+  // Call when all slots are restored.
+  void end_restoring() { restored_.clear(); }
   // Takes a free slot. ErrorCode::limit: the tenant has kMaxSessionsPerTenant sessions.
   Result<std::unique_ptr<Place>> take(const std::string& tenant);
+  // Takes over a slot from this process's previous program (server/poold/upgrade), with the descriptor of the
+  // tenant's account. Slots with the same descriptor share it. ErrorCode::malformed: it is no account, or the
+  // slot does not exist or is in use. Call set() afterwards.
+  Result<std::unique_ptr<Place>> restore(const std::string& tenant, int descriptor, uint32_t slot);
 
  private:
   struct Entry {
@@ -47,6 +53,7 @@ class Accounts {
   };
   Result<Entry> entry(const std::string& tenant);
   std::map<std::string, Entry> entries_;
+  std::map<int, Entry> restored_;  // by descriptor
 };
 
 }  // namespace gpupool::quota

@@ -51,10 +51,10 @@ void Arbiter::forget(const std::string& tenant) {
   if (found != tenants_.end() && !used) tenants_.erase(found);
 }
 
-void Arbiter::add(Session session, const std::string& tenant, Time now) {
+void Arbiter::add(Session session, const std::string& tenant, Time now, Time reported) {
   account(now);
   const auto of = tenants_.try_emplace(tenant).first;
-  sessions_.emplace(session, State{.tenant = of, .since = now});
+  sessions_.emplace(session, State{.tenant = of, .since = now - reported, .reported = reported});
   decide(now);
 }
 

@@ -63,7 +63,8 @@ class Arbiter {
   void set_share(const std::string& tenant, const Share& share, Time now);
   // Removes a tenant. Does nothing while it has a session.
   void forget(const std::string& tenant);
-  void add(Session session, const std::string& tenant, Time now);
+  // `reported`: GPU time that the session has reported before; it is not charged again.
+  void add(Session session, const std::string& tenant, Time now, Time reported = {});
   void remove(Session session, Time now);  // its turn is free at once
   // want(): the session does not have the turn, and begins or ceases to have work for it. release(): the
   // session gives the turn up; `wants`: it has more work.

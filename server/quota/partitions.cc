@@ -74,6 +74,20 @@ Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string&
   return rest;
 }
 
+void Partitions::restore(Assigned before) {
+  sessions_ = std::move(before.sessions);
+  groups_.clear();
+  for (auto& [tenant, groups] : before.tenants) {
+    const auto wanted = shares_.find(tenant);
+    if (wanted == shares_.end() || groups.size() != gpus_.size()) continue;
+    bool same = true;
+    for (size_t gpu = 0; gpu < gpus_.size(); ++gpu)
+      same &= size_of(groups[gpu]) == gpus_[gpu].groups_for(wanted->second[gpu]);
+    if (same) groups_.emplace(tenant, std::move(groups));
+  }
+  assign_groups();
+}
+
 void Partitions::release(uint64_t session) {
   if (sessions_.erase(session) != 0) assign_groups();
 }

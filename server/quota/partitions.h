@@ -44,16 +44,24 @@ class Partitions {
   // in the result is whole, too. ErrorCode::limit: there is no room; the message is for the client.
   Result<PerGpu> take(uint64_t session, const std::string& tenant);
   void release(uint64_t session);
+  // All assignments, for this process's next program (server/poold/upgrade).
+  struct Session {
+    std::string tenant;
+    PerGpu groups;
+  };
+  struct Assigned {
+    std::map<std::string, PerGpu> tenants;
+    std::map<uint64_t, Session> sessions;  // only those of tenants with partitions
+  };
+  Assigned assigned() const { return {groups_, sessions_}; }
+  // Call after set_gpus() and set_tenants(). A tenant whose share has changed since then gets other groups.
+  void restore(Assigned before);
   // The tenant's groups; empty: it has none (yet).
   const PerGpu& groups_of(const std::string& tenant) const;
   // Why a tenant's partition has no groups; empty: it has some, or the tenant has no partition.
   std::string unplaced_reason(const std::string& tenant) const;
 
  private:
-  struct Session {
-    std::string tenant;
-    PerGpu groups;
-  };
   void assign_groups();
   bool find_groups(const std::string& tenant, const Shares& share, PerGpu& groups) const;
   // Groups of tenants other than `but`, including those that their sessions still use.

@@ -39,6 +39,7 @@ class DescriptorCloser {
   void close(int descriptor);
   // Calls `done` when this process has closed all descriptors that it was given so far.
   void then(std::function<void()> done);
+  bool idle() const { return nothing_waits() && helpers() == 0; }
   size_t helpers() const { return others_.helpers.size() + unix_.helpers.size(); }
 
  private:

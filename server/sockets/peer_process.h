@@ -15,6 +15,7 @@ class PeerProcess {
   PeerProcess& operator=(const PeerProcess&) = delete;
 
   bool has_ended() const;
+  int descriptor() const { return pidfd_; }
 
  private:
   const int pidfd_;

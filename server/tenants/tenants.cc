@@ -112,6 +112,14 @@ Result<void> Tenants::set_quota(const std::string& name, const quota::Quota& quo
   return {};
 }
 
+std::vector<std::string> Tenants::changed() const {
+  std::vector<std::string> names;
+  for (const auto& [name, quota] : configured_) {
+    if (const Tenant* const tenant = find(name); tenant && tenant->quota != quota) names.push_back(name);
+  }
+  return names;
+}
+
 void Tenants::replace(std::vector<Tenant> configured) {
   auto changed = std::exchange(configured_, {});
   const auto before = std::exchange(tenants_, by_name(std::move(configured)));

@@ -39,6 +39,8 @@ class Tenants {
   // Changes a quota until the next replace(), for running sessions too. ErrorCode::unavailable: there is no
   // such tenant; invalid: the quota is not valid.
   Result<void> set_quota(const std::string& name, const quota::Quota& quota);
+  // The names of tenants whose configured quotas set_quota() has changed.
+  std::vector<std::string> changed() const;
   // Replaces the tenants by those of the configuration. Calls listeners for new tenants and changed quotas.
   // Changes by set_quota() are overwritten, which is logged. A removed tenant gets no new sessions; its
   // running ones keep their limits.

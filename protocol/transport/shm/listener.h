@@ -6,5 +6,7 @@
 namespace gpupool::transport::shm {
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
+// As in transport.h.
+Result<std::unique_ptr<Listener>> take_over(int socket, const Endpoint& endpoint, const Options& options);
 
 }  // namespace gpupool::transport::shm

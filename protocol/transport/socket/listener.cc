@@ -1,6 +1,7 @@
 #include "protocol/transport/socket/listener.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +30,18 @@ bool concerns_one_connection(int error) {
 
 Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
   return {ErrorCode::unavailable, "cannot listen on " + endpoint.text() + ": " + why + "; " + advice};
+}
+
+Result<std::unique_ptr<Listener>> take_over_listener(int socket, const Endpoint& endpoint,
+                                                     const Options& options, SocketListener::Adopt adopt) {
+  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake < 0) {
+    const int error = errno;
+    ::close(socket);
+    return cannot_listen(endpoint, std::generic_category().message(error),
+                         "the process may have too many descriptors open");
+  }
+  return std::unique_ptr<Listener>(std::make_unique<SocketListener>(socket, wake, endpoint, options, adopt));
 }
 
 SocketListener::SocketListener(int socket, int wake, Endpoint endpoint, const Options& options, Adopt adopt)

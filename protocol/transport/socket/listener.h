@@ -32,6 +32,10 @@ class SocketListener : public Listener {
   std::atomic<bool> closed_{false};
 };
 
+// Takes over a listening socket with its endpoint; closes it on failure.
+Result<std::unique_ptr<Listener>> take_over_listener(int socket, const Endpoint& endpoint,
+                                                     const Options& options, SocketListener::Adopt adopt);
+
 constexpr int kBacklog = 4096;  // enough for the connections that poold accepts within a second
 Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice);
 

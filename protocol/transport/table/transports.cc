@@ -9,6 +9,7 @@
 #include "protocol/transport/rdma_backend.h"
 #include "protocol/transport/shm/connection.h"
 #include "protocol/transport/shm/listener.h"
+#include "protocol/transport/socket/listener.h"
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/transport/tcp/listener.h"
 #include "protocol/transport/tls/connection.h"
@@ -22,14 +23,21 @@ struct Backend {
   Result<std::unique_ptr<Connection>> (*connect)(const Endpoint& endpoint, const Options& options);
   Result<std::unique_ptr<Listener>> (*listen)(const Endpoint& endpoint, const Options& options);
   Result<std::unique_ptr<Connection>> (*adopt)(int descriptor, const Options& options);
+  Result<std::unique_ptr<Listener>> (*take_over)(int socket, const Endpoint& endpoint,
+                                                 const Options& options);
 };
+
+template <SocketListener::Adopt adopt>
+Result<std::unique_ptr<Listener>> take_over(int socket, const Endpoint& endpoint, const Options& options) {
+  return take_over_listener(socket, endpoint, options, adopt);
+}
 
 // A constant, not registered at load time, so that the client library has no global constructors.
 constexpr Backend kBackends[] = {
-    {"tcp", tcp::connect, tcp::listen, tcp::adopt},
-    {"tls", tls::connect, tls::listen, tls::adopt},
-    {"shm", shm::connect, shm::listen, shm::adopt},
-    {"rdma", rdma::connect, rdma::listen, rdma::adopt},
+    {"tcp", tcp::connect, tcp::listen, tcp::adopt, take_over<tcp::adopt>},
+    {"tls", tls::connect, tls::listen, tls::adopt, take_over<tcp::adopt>},  // as tls::listen() does
+    {"shm", shm::connect, shm::listen, shm::adopt, shm::take_over},
+    {"rdma", rdma::connect, rdma::listen, rdma::adopt, take_over<rdma::adopt>},
 };
 
 Result<const Backend*> find_backend(const std::string& scheme) {
@@ -59,6 +67,15 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
   const auto backend = find_backend(endpoint.scheme);
   if (!backend) return backend.error();
   return (*backend)->listen(endpoint, options);
+}
+
+Result<std::unique_ptr<Listener>> take_over(int socket, const Endpoint& endpoint, const Options& options) {
+  const auto backend = find_backend(endpoint.scheme);
+  if (!backend) {
+    ::close(socket);
+    return backend.error();
+  }
+  return (*backend)->take_over(socket, endpoint, options);
 }
 
 Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options) {

@@ -100,6 +100,8 @@ class CommandLine {
     add_quota_commands();
     add_session_commands();
     add_migrate();
+    add(app_, "upgrade", "replace poold's program by the installed one while sessions run",
+        [this](PooldClient& poold) { return upgrade_poold(poold, json_); });
     add_top();
     add(app_, "health", "show whether poold accepts sessions, and its state",
         [this](PooldClient& poold) { return show_health(poold, json_); });

@@ -46,6 +46,7 @@ Acceptor::~Acceptor() {
 }
 
 void Acceptor::open() {
+  paused_ = false;
   for (const auto& watched : listeners_) await_connection(*watched);
 }
 
@@ -60,15 +61,26 @@ void Acceptor::close() {
       watched->listener->close();
     }
   }
-  // Includes refused clients that were added since an earlier call.
-  while (pending_.size() != 0) pending_.oldest_of_busiest_peer("")->drop();
+  drop_pending();  // includes refused clients that were added since an earlier call
   unlogged_.finish();
+}
+
+void Acceptor::pause() {
+  paused_ = true;
+  for (const auto& watched : listeners_) {
+    watched->pause.cancel();
+    watched->readable.cancel();
+  }
+}
+
+void Acceptor::drop_pending() {
+  while (pending_.size() != 0) pending_.oldest_of_busiest_peer("")->drop();
 }
 
 void Acceptor::await_connection(WatchedListener& watched) {
   watched.readable.async_wait(asio::posix::stream_descriptor::wait_read,
                               [this, &watched](const asio::error_code& status) {
-                                if (!status && !closed_) accept_some(watched);
+                                if (!status && !closed_ && !paused_) accept_some(watched);
                               });
 }
 
@@ -84,7 +96,7 @@ void Acceptor::accept_some(WatchedListener& watched) {
     log::error("accept_failed", {{"reason", connection.error().message}});
     watched.pause.expires_after(kPauseAfterFailure);
     watched.pause.async_wait([this, &watched](const asio::error_code& status) {
-      if (!status && !closed_) await_connection(watched);
+      if (!status && !closed_ && !paused_) await_connection(watched);
     });
     return;
   }

@@ -49,6 +49,14 @@ class Acceptor {
   void open();
   // Closes the listeners and all pending connections.
   void close();
+  // Accepts no connections until open(); they wait in the kernel's queues. Pending ones continue.
+  void pause();
+  bool has_pending() const { return pending_.size() != 0; }
+  void drop_pending();
+  template <class F>
+  void for_each_listener(F&& visit) const {
+    for (const auto& watched : listeners_) visit(*watched->listener);
+  }
   // Sends the refusal, and closes the connection when the client has read it or after a timeout. Takes
   // ownership of the descriptor.
   void refuse(Client client, const Refusal& refusal);
@@ -88,6 +96,7 @@ class Acceptor {
   TlsHandshakeQueue tls_handshakes_;
   PerPeer<std::shared_ptr<PendingHandshake>> pending_;
   bool closed_ = false;
+  bool paused_ = false;
   uint64_t refused_connections_ = 0;
   // Limits logged refusals per second; unlogged_ counts the rest.
   std::chrono::steady_clock::time_point report_second_{};

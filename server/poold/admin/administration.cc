@@ -1,6 +1,7 @@
 #include "server/poold/admin/administration.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/log/log.h"
 #include "common/text/gpu_uuid.h"
@@ -22,8 +23,21 @@ Administration::Administration(asio::io_context& context, WorkerPool& pool, cons
 Result<void> Administration::serve_socket(const std::string& path) {
   auto socket = OwnedSocket::listen(path);
   if (!socket) return socket.error();
+  serve(std::move(*socket));
+  log::info("admin_socket", {{"path", path}});
+  return {};
+}
+
+bool Administration::serve_kept_socket(const std::string& path) {
+  const auto socket = std::exchange(kept_socket_, nullptr);
+  if (!socket || socket->path() != path) return false;  // its destructor removes it
+  serve(std::move(*socket));
+  return true;
+}
+
+void Administration::serve(OwnedSocket socket) {
   service_ = std::make_unique<AdminService>(
-      context_, std::move(*socket),
+      context_, std::move(socket),
       AdminActions{.health = [this] { return describe_poold(sources()); },
                    .snapshot = [this] { return snapshot(); },
                    .quota = [this](const std::string& tenant) { return quota(tenant); },
@@ -33,9 +47,8 @@ Result<void> Administration::serve_socket(const std::string& path) {
                    .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
                    .migrate = [this](const admin::MigrateSessionRequest& request,
                                      auto answered) { migrate(request, answered); },
+                   .upgrade = [this](auto answered) { upgrade(answered); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
-  log::info("admin_socket", {{"path", path}});
-  return {};
 }
 
 Result<void> Administration::serve_metrics(const std::string& address) {
@@ -50,6 +63,11 @@ Result<void> Administration::serve_metrics(const std::string& address) {
                                    "can reach this address"}});
   }
   return {};
+}
+
+void Administration::pause() {
+  if (service_) kept_socket_ = std::make_unique<OwnedSocket>(service_->release_socket());
+  close();
 }
 
 void Administration::close() {
@@ -97,6 +115,39 @@ void Administration::migrate(const admin::MigrateSessionRequest& request,
   const auto requested = pool_.request_migration(request.session(), request.to(), told);
   if (!requested) return answered(requested.error());
   audit_.administered("migrate", std::to_string(request.session()), "to " + request.to());
+}
+
+void Administration::upgrade(const std::function<void(Result<admin::UpgradeReply>)>& answered) {
+  upgrade_([this, answered](const Result<std::string>& version) {
+    if (!version) return answered(version.error());
+    audit_.administered("upgrade", *version, "while sessions run");
+    admin::UpgradeReply reply;
+    reply.set_version(*version);
+    answered(std::move(reply));
+  });
+}
+
+void Administration::save(upgrade::State& to) const {
+  to.set_upgrades(upgrades_ + 1);
+  to.set_started_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(started_.time_since_epoch()).count());
+  ended_.save(to);
+  if (!kept_socket_) return;
+  upgrade::AdminSocket& socket = *to.mutable_admin_socket();
+  socket.set_path(kept_socket_->path());
+  socket.set_lock(kept_socket_->lock());
+  socket.set_socket(kept_socket_->descriptor());
+}
+
+void Administration::restore(const upgrade::State& from) {
+  upgrades_ = from.upgrades();
+  started_ = std::chrono::system_clock::time_point(std::chrono::milliseconds(from.started_ms()));
+  ended_.restore(from);
+  if (from.has_admin_socket()) {
+    const upgrade::AdminSocket& socket = from.admin_socket();
+    kept_socket_ = std::make_unique<OwnedSocket>(
+        OwnedSocket::take_over(socket.path(), socket.lock(), socket.socket()));
+  }
 }
 
 // Finds a GPU by its number or its UUID.

@@ -9,6 +9,7 @@
 #include "server/poold/admin/service.h"
 #include "server/poold/admin/snapshot.h"
 #include "server/poold/admin/usage.h"
+#include "server/poold/upgrade/upgrade.h"
 
 namespace gpupool::server {
 
@@ -24,13 +25,25 @@ class Administration {
   Result<void> serve_metrics(const std::string& address);
   // Stops serving. Open calls end with an error. Returns soon.
   void close();
+  // The same, but keeps the socket for this process's next program, or for serve_kept_socket().
+  void pause();
+  // Serves the socket of pause(), or of restore(). Returns false if there is none at this path.
+  bool serve_kept_socket(const std::string& path);
   admin::Snapshot snapshot() const { return take_snapshot(sources()); }
   const EndedSessionsUsage& ended() const { return ended_; }
+  // How to upgrade poold. Call it before serve_socket().
+  void on_upgrade(std::function<void(Upgrade::Begun)> begin) { upgrade_ = std::move(begin); }
+  // For this process's next program (server/poold/upgrade).
+  void save(upgrade::State& to) const;
+  void restore(const upgrade::State& from);
   // Counts a refused session of an authenticated tenant.
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 
  private:
-  SnapshotSources sources() const { return {pool_, acceptor_, tenants_, ended_, audit_, started_, agent_}; }
+  SnapshotSources sources() const {
+    return {pool_, acceptor_, tenants_, ended_, audit_, started_, upgrades_, agent_};
+  }
+  void serve(OwnedSocket socket);
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
   Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
@@ -38,6 +51,7 @@ class Administration {
   void dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered);
   void migrate(const admin::MigrateSessionRequest& request,
                const std::function<void(Result<admin::MigrateSessionReply>)>& answered);
+  void upgrade(const std::function<void(Result<admin::UpgradeReply>)>& answered);
   Result<uint32_t> gpu_of(const std::string& name) const;
 
   asio::io_context& context_;
@@ -46,9 +60,12 @@ class Administration {
   Tenants& tenants_;
   Audit& audit_;
   const Agent* const agent_;
-  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+  std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();  // of the process
+  uint32_t upgrades_ = 0;
+  std::function<void(Upgrade::Begun)> upgrade_;
   EndedSessionsUsage ended_;
   std::unique_ptr<AdminService> service_;
+  std::unique_ptr<OwnedSocket> kept_socket_;
   std::unique_ptr<HttpServer> http_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/text/names.h"
 #include "common/text/units.h"
+#include "common/version.h"
 
 namespace gpupool::server {
 namespace {
@@ -129,6 +130,10 @@ void Audit::migration_ended(uint64_t session, const std::string& address,
   }
   fields.emplace_back("reason", outcome ? outcome->reason : outcome.error().message);
   write(log::Level::info, "migration_ended", fields);
+}
+
+void Audit::upgraded(const std::string& from, size_t sessions) {
+  write(log::Level::info, "upgraded", {{"from", cut_name(from)}, {"to", kVersion}, {"sessions", sessions}});
 }
 
 void Audit::reloaded(const std::string& file, size_t tenants) {

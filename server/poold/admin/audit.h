@@ -34,6 +34,8 @@ class Audit {
   // Records how an administrator's request to migrate a session to the server at `address` has ended.
   void migration_ended(uint64_t session, const std::string& address,
                        const Result<Migrations::Outcome>& outcome);
+  // Records that this program goes on with the sessions of version `from`.
+  void upgraded(const std::string& from, size_t sessions);
   void reloaded(const std::string& file, size_t tenants);
 
  private:

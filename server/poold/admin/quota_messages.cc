@@ -27,6 +27,19 @@ void apply(const admin::Quota& changes, quota::Quota& quota) {
   }
 }
 
+quota::Quota quota_of(const admin::Quota& message) {
+  quota::Quota quota;
+  apply(message, quota);
+  for (const admin::GpuQuota& gpu : message.gpus()) {
+    quota::GpuLimits& limits = quota.gpus[gpu.gpu()];
+    for (const quota::Kind& kind : quota::kKinds) {
+      if (kind.per_gpu)
+        quota::member_of(kind).set_of_gpu(limits, quota::field_of(kind).get_of_gpu(gpu));
+    }
+  }
+  return quota;
+}
+
 Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits) {
   admin::Quota others = changes;
   for (const quota::Kind& kind : quota::kKinds) {

@@ -30,6 +30,7 @@ constexpr int kMostWatchers = 16;    // each occupies a thread
 constexpr int kMostMigrations = 16;  // likewise
 constexpr int kMostThreads = 48;
 constexpr milliseconds kLongestMigration{600'000};
+constexpr milliseconds kLongestUpgrade{60'000};
 constexpr size_t kLongestReason = 1024;
 constexpr int kMostRequestBytes = 64 * 1024;
 constexpr int kMostNewCallersAtOnce = 8;
@@ -156,6 +157,15 @@ class AdminService::Calls final : public admin::Admin::Service {
     return Status::OK;
   }
 
+  Status Upgrade(grpc::ServerContext*, const admin::UpgradeRequest*, admin::UpgradeReply* reply) override {
+    auto answer = main_thread_.ask_for<Result<admin::UpgradeReply>>(
+        [this](auto answered) { actions_.upgrade(std::move(answered)); }, kLongestUpgrade);
+    if (!answer) return unanswered();
+    if (!*answer) return to_status(answer->error());
+    *reply = std::move(**answer);
+    return Status::OK;
+  }
+
   Status Watch(grpc::ServerContext* context, const admin::WatchRequest* request,
                grpc::ServerWriter<admin::Snapshot>* writer) override {
     if (request->interval_ms() < kShortestInterval || request->interval_ms() > kLongestInterval) {
@@ -258,9 +268,15 @@ AdminService::AdminService(asio::io_context& context, OwnedSocket socket, AdminA
 }
 
 AdminService::~AdminService() {
+  if (server_) (void)release_socket();
+}
+
+OwnedSocket AdminService::release_socket() {
   main_thread_.close();
+  readable_.cancel();
   readable_.release();
   server_.reset();
+  return std::move(socket_);
 }
 
 void AdminService::await_connection() {

@@ -33,6 +33,8 @@ struct AdminActions {
   std::function<void(const admin::MigrateSessionRequest& request,
                      std::function<void(Result<admin::MigrateSessionReply>)>)>
       migrate;
+  // Answers within a minute.
+  std::function<void(std::function<void(Result<admin::UpgradeReply>)>)> upgrade;
   std::function<bool(pid_t)> may_connect;
 };
 
@@ -44,6 +46,8 @@ class AdminService {
   AdminService& operator=(const AdminService&) = delete;
 
   const std::string& path() const { return socket_.path(); }
+  // Ends the open calls, and gives the socket away; callers wait in its queue. Destroy the object then.
+  OwnedSocket release_socket();
 
  private:
   class Calls;

@@ -46,6 +46,7 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_credential(printable(view.client.credential.text()));
   session.set_started_ms(to_ms(view.started));
   session.set_worker_pid(view.worker);
+  session.set_version(printable(view.version));
   for (size_t index = 0; index < quota::kMostGpus; ++index) {
     const auto& used = page.gpus[index];
     if (!is_used(used)) continue;
@@ -148,6 +149,7 @@ admin::Poold describe_poold(const SnapshotSources& sources) {
   poold.set_version(kVersion);
   poold.set_pid(::getpid());
   poold.set_started_ms(to_ms(sources.started));
+  poold.set_upgrades(sources.upgrades);
   poold.set_ready(state.not_ready_because.empty());
   poold.set_not_ready_because(printable(state.not_ready_because));
   poold.set_workers_idle(state.idle);

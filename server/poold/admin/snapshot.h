@@ -22,6 +22,7 @@ struct SnapshotSources {
   const EndedSessionsUsage& ended;
   const Audit& audit;
   std::chrono::system_clock::time_point started;
+  uint32_t upgrades;
   const Agent* agent;  // null: poold belongs to no pool
 };
 

@@ -3,6 +3,7 @@
 // poold uses it.
 #pragma once
 #include <string>
+#include <utility>
 
 #include "common/result.h"
 
@@ -14,11 +15,17 @@ class OwnedSocket {
   // ErrorCode::invalid: the path is too long, exists and is no socket, or is in another user's folder;
   // refused: a running process owns the socket; unavailable: a system call failed.
   static Result<OwnedSocket> listen(const std::string& path);
+  // Takes over the descriptors of a socket that this process's previous program has made
+  // (server/poold/upgrade).
+  static OwnedSocket take_over(std::string path, int lock, int socket) {
+    return OwnedSocket(std::move(path), lock, socket);
+  }
   OwnedSocket(OwnedSocket&& other) noexcept;
   OwnedSocket& operator=(OwnedSocket&&) = delete;
   ~OwnedSocket();  // removes the socket
 
   int descriptor() const { return socket_; }
+  int lock() const { return lock_; }
   const std::string& path() const { return path_; }
 
  private:

@@ -54,4 +54,41 @@ void EndedSessionsUsage::merge_into_tenant(const std::string& lease, const std::
   tenants[tenant].add(used);
 }
 
+void EndedSessionsUsage::save(upgrade::State& to) const {
+  to.mutable_gpu_nanoseconds()->Add(gpu_nanoseconds.begin(), gpu_nanoseconds.end());
+  for (const auto& [tenant, from] : tenants) {
+    upgrade::Usage& usage = *to.add_usage();
+    usage.set_tenant(tenant);
+    usage.set_gpu_nanoseconds(from.gpu_nanoseconds);
+    usage.mutable_gpu_nanoseconds_by_gpu()->Add(from.gpu_nanoseconds_by_gpu.begin(),
+                                                from.gpu_nanoseconds_by_gpu.end());
+    usage.set_throttled_nanoseconds(from.throttled_nanoseconds);
+    usage.set_bytes_from_client(from.bytes_from_client);
+    usage.set_bytes_to_client(from.bytes_to_client);
+    usage.set_calls(from.calls);
+    usage.set_errors(from.errors);
+    usage.set_over_quota(from.over_quota);
+    usage.set_sessions(from.sessions);
+    usage.set_denied(from.denied);
+  }
+}
+
+void EndedSessionsUsage::restore(const upgrade::State& from) {
+  for (size_t gpu = 0; gpu < std::min<size_t>(gpu_nanoseconds.size(), static_cast<size_t>(from.gpu_nanoseconds_size())); ++gpu)
+    gpu_nanoseconds[gpu] = from.gpu_nanoseconds(static_cast<int>(gpu));
+  for (const upgrade::Usage& usage : from.usage()) {
+    tenants[usage.tenant()] = {.gpu_nanoseconds = usage.gpu_nanoseconds(),
+                               .gpu_nanoseconds_by_gpu = {usage.gpu_nanoseconds_by_gpu().begin(),
+                                                          usage.gpu_nanoseconds_by_gpu().end()},
+                               .throttled_nanoseconds = usage.throttled_nanoseconds(),
+                               .bytes_from_client = usage.bytes_from_client(),
+                               .bytes_to_client = usage.bytes_to_client(),
+                               .calls = usage.calls(),
+                               .errors = usage.errors(),
+                               .over_quota = usage.over_quota(),
+                               .sessions = usage.sessions(),
+                               .denied = usage.denied()};
+  }
+}
+
 }  // namespace gpupool::server

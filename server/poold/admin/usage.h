@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/worker_pool.h"
 
 namespace gpupool::server {
@@ -39,6 +40,9 @@ struct EndedSessionsUsage {
   void denied(const std::string& tenant) { ++tenants[tenant].denied; }
   // Adds the usage of a lease that has ended to its tenant's.
   void merge_into_tenant(const std::string& lease, const std::string& tenant);
+  // For this process's next program (server/poold/upgrade).
+  void save(upgrade::State& to) const;
+  void restore(const upgrade::State& from);
 
   std::map<std::string, Usage> tenants;
   std::vector<uint64_t> gpu_nanoseconds = std::vector<uint64_t>(quota::kMostGpus);

@@ -5,6 +5,8 @@
 
 #include "common/log/log.h"
 #include "common/text/gpu_uuid.h"
+#include "server/poold/admin/quota_messages.h"
+#include "server/poold/upgrade/times.h"
 #include "server/quota/account.h"
 
 namespace gpupool::server {
@@ -106,15 +108,29 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   }
   if (is_new || quota != entry.quota) {
     entry.quota = quota;
-    Tenant tenant;
-    tenant.name = entry.tenant;
-    tenant.quota = quota;
-    tenant.gpus = entry.gpus;
-    tenants_.put_lease(std::move(tenant));
+    put_tenant(entry);
   }
   entry.serial = lease->serial();
   entry.expires = std::max(entry.expires, Time(lease->expires_ms()));
   return Admitted{entry.tenant, lease::hexadecimal(lease->id())};
+}
+
+void Leases::put_tenant(const Entry& entry) {
+  Tenant tenant;
+  tenant.name = entry.tenant;
+  tenant.quota = entry.quota;
+  tenant.gpus = entry.gpus;
+  tenants_.put_lease(std::move(tenant));
+}
+
+void Leases::await_end(const std::string& id, Entry& entry, asio::steady_timer::time_point due) {
+  entry.end.expires_at(due);
+  entry.end.async_wait([this, id](const asio::error_code& status) {
+    const auto its = entries_.find(id);
+    if (!status && its != entries_.end())
+      host_.end_sessions(its->second.tenant, "the lease has ended: " + its->second.reason);
+    if (!status) post_cleanup();
+  });
 }
 
 void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace,
@@ -137,13 +153,7 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   Entry& entry = found->second;
   const auto due = asio::steady_timer::clock_type::now() + grace;
   if (!entry.ending || due < entry.end.expiry()) {  // the scheduler repeats the order until it is answered
-    entry.end.expires_at(due);
-    entry.end.async_wait([this, id](const asio::error_code& status) {
-      const auto its = entries_.find(id);
-      if (!status && its != entries_.end())
-        host_.end_sessions(its->second.tenant, "the lease has ended: " + its->second.reason);
-      if (!status) post_cleanup();
-    });
+    await_end(id, entry, due);
   }
   entry.ending = true;
   entry.reason = reason.empty() ? "no reason given" : reason;
@@ -228,6 +238,57 @@ void Leases::report(pool::NodeReport& out) {
 void Leases::stop() {
   stopped_ = true;
   for (auto& [id, entry] : entries_) entry.end.cancel();
+}
+
+void Leases::save(upgrade::Leases& to) const {
+  to.set_boot(boot_);
+  for (const auto& [id, entry] : entries_) {
+    upgrade::Lease& lease = *to.add_leases();
+    lease.set_id(id);
+    lease.set_tenant(entry.tenant);
+    lease.set_serial(entry.serial);
+    lease.set_expires_ms(entry.expires.count());
+    *lease.mutable_quota() = to_message(entry.quota);
+    lease.mutable_gpus()->Add(entry.gpus.begin(), entry.gpus.end());
+    lease.set_ending(entry.ending);
+    lease.set_reason(entry.reason);
+    lease.set_end_due(upgrade::to_ns(entry.end.expiry()));
+    lease.set_moving(entry.moving);
+    lease.set_cannot_move(entry.cannot_move);
+  }
+  for (const auto& [id, until] : ended_in_order_) {
+    upgrade::EndedLease& ended = *to.add_ended();
+    ended.set_id(id);
+    ended.set_serial(ended_.at(id));
+    ended.set_until_ms(until.count());
+  }
+  for (const auto& [id, serial] : to_report_) {
+    upgrade::EndedLease& ended = *to.add_to_report();
+    ended.set_id(id);
+    ended.set_serial(serial);
+  }
+}
+
+void Leases::restore(const upgrade::Leases& from) {
+  for (const upgrade::Lease& lease : from.leases()) {
+    Entry& entry = entries_.try_emplace(lease.id(), context_).first->second;
+    entry.tenant = lease.tenant();
+    entry.serial = lease.serial();
+    entry.expires = Time(lease.expires_ms());
+    entry.quota = quota_of(lease.quota());
+    entry.gpus.assign(lease.gpus().begin(), lease.gpus().end());
+    entry.ending = lease.ending();
+    entry.reason = lease.reason();
+    entry.moving = lease.moving();
+    entry.cannot_move = lease.cannot_move();
+    put_tenant(entry);
+    if (entry.ending) await_end(lease.id(), entry, upgrade::steady(lease.end_due()));
+  }
+  for (const upgrade::EndedLease& ended : from.ended()) {
+    ended_[ended.id()] = ended.serial();
+    ended_in_order_.emplace_back(ended.id(), Time(ended.until_ms()));
+  }
+  for (const upgrade::EndedLease& ended : from.to_report()) to_report_[ended.id()] = ended.serial();
 }
 
 }  // namespace gpupool::server

@@ -20,6 +20,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/control/pool.pb.h"
 #include "protocol/lease/token.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/tenants/tenants.h"
 
 namespace gpupool::server {
@@ -79,6 +80,10 @@ class Leases {
   void on_end(std::function<void()> changed) { changed_ = std::move(changed); }
   // Stops the timers.
   void stop();
+  // For this process's next program (server/poold/upgrade), which must have the same boot. Call restore()
+  // before anything else.
+  void save(upgrade::Leases& to) const;
+  void restore(const upgrade::Leases& from);
 
  private:
   using Time = std::chrono::milliseconds;
@@ -98,6 +103,8 @@ class Leases {
   static constexpr uint64_t kAnySerial = ~uint64_t{0};
   void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace,
            uint64_t last_serial);
+  void put_tenant(const Entry& entry);
+  void await_end(const std::string& id, Entry& entry, asio::steady_timer::time_point due);
   Result<std::vector<uint32_t>> find_gpus(const lease::Lease& lease) const;
   std::string new_name(const lease::Lease& lease) const;
   void remove_finished();

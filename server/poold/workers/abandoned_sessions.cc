@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/log/log.h"
+#include "server/poold/upgrade/times.h"
 
 namespace gpupool::server {
 
@@ -146,6 +147,30 @@ void AbandonedSessions::end_due() {
   timer_.async_wait([this](const asio::error_code& status) {
     if (!status) end_due();
   });
+}
+
+void AbandonedSessions::save(uint64_t session, upgrade::Session& to) const {
+  const auto asked = questions_.find(session);
+  if (asked == questions_.end()) return;
+  const Question& question = asked->second;
+  upgrade::Reclaim& reclaim = *to.mutable_reclaim();
+  reclaim.set_question(question.wanted.question);
+  reclaim.set_gpu(question.wanted.gpu);
+  reclaim.set_reason(static_cast<uint32_t>(question.wanted.reason));
+  reclaim.set_tenant(question.tenant);
+  reclaim.set_started(upgrade::to_ns(question.started));
+  reclaim.set_victim(question.victim);
+}
+
+void AbandonedSessions::restore(uint64_t session, const upgrade::Session& from) {
+  if (!from.has_reclaim()) return;
+  const upgrade::Reclaim& reclaim = from.reclaim();
+  questions_[session] = {.wanted = {.question = reclaim.question(),
+                                    .gpu = reclaim.gpu(),
+                                    .reason = static_cast<packet::ReclaimReason>(reclaim.reason())},
+                         .tenant = reclaim.tenant(),
+                         .started = upgrade::steady(reclaim.started()),
+                         .victim = reclaim.victim()};
 }
 
 }  // namespace gpupool::server

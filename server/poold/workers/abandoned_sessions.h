@@ -15,6 +15,7 @@
 #include <string>
 
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/workers.h"
 
 namespace gpupool::server {
@@ -43,6 +44,9 @@ class AbandonedSessions {
   void update();
   void session_ended(const Worker& worker);
   void stop() { timer_.cancel(); }
+  // For this process's next program (server/poold/upgrade).
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(uint64_t session, const upgrade::Session& from);
 
  private:
   using Clock = std::chrono::steady_clock;

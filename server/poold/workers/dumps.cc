@@ -57,6 +57,18 @@ void Dumps::session_ended(const Worker& worker) {
   answer(*ended.mapped(), worker, Error{ErrorCode::unavailable, kEnded});
 }
 
+void Dumps::save(uint64_t session, upgrade::Session& to) const {
+  if (const auto asked = dumps_.find(session); asked != dumps_.end())
+    to.set_dump_question(asked->second->question);
+}
+
+void Dumps::restore(uint64_t session, const upgrade::Session& from) {
+  if (from.dump_question() == 0) return;
+  std::shared_ptr<Dump>& dump = dumps_[session];
+  dump = std::make_shared<Dump>(context_);
+  dump->question = from.dump_question();
+}
+
 void Dumps::stop() {
   for (auto& [session, dump] : dumps_) dump->deadline.stop();
 }

@@ -12,6 +12,7 @@
 #include "server/handover/handover.h"
 #include "server/poold/workers/answer_timer.h"
 #include "server/poold/workers/session_view.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/workers.h"
 
 namespace gpupool::server {
@@ -34,6 +35,11 @@ class Dumps {
   void session_ended(const Worker& worker);
   // Ends the timeouts. Open questions are answered by session_ended().
   void stop();
+  // For this process's next program (server/poold/upgrade). It drops answers to restored questions.
+  void save(upgrade::Pool& to) const { to.set_next_dump(next_question_); }
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(const upgrade::Pool& from) { next_question_ = from.next_dump(); }
+  void restore(uint64_t session, const upgrade::Session& from);
 
  private:
   struct Dump {

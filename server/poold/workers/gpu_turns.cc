@@ -56,6 +56,38 @@ void GpuTurns::read_page(uint64_t session) {
   write_all();
 }
 
+void GpuTurns::save(uint64_t session, upgrade::Session& to) const {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  to.set_lane(found->second.lane);
+  for (const auto& [gpu, word] : found->second.words) {
+    upgrade::Turn& turn = *to.add_turns();
+    turn.set_gpu(gpu);
+    turn.set_word(word.word);
+  }
+}
+
+void GpuTurns::restore(uint64_t session, const std::string& tenant, const upgrade::Session& from, Page page) {
+  Session& restored = sessions_.emplace(session, Session{tenant, from.lane(), std::move(page), {}}).first->second;
+  const Time now = time_now();
+  for (const upgrade::Turn& turn : from.turns()) {
+    if (turn.gpu() >= quota::kMostGpus) continue;
+    restored.words[turn.gpu()] = {turn.word()};
+    Arbiter& its = arbiter({turn.gpu(), restored.lane});
+    its.add(session, tenant, now, used(restored, turn.gpu()));
+    // Nobody else wants the turn yet, so that the session which has it gets it again.
+    if (!restored.words[turn.gpu()].closed()) its.want(session, true, now);
+  }
+}
+
+void GpuTurns::end_restoring() {
+  const Time now = time_now();
+  for (auto& [number, session] : sessions_) {
+    for (const auto& [gpu, word] : std::map(session.words)) read(number, session, gpu, now);
+  }
+  write_all();
+}
+
 void GpuTurns::stop() {
   stopped_ = true;
   timer_.cancel();
@@ -70,6 +102,10 @@ Arbiter& GpuTurns::arbiter(const GpuLane& gpu_lane) {
   return found->second;
 }
 
+GpuTurns::Time GpuTurns::used(const Session& session, uint32_t gpu) {
+  return Time(std::min<uint64_t>((*session.page)->gpus[gpu].gpu_nanoseconds.load(), INT64_MAX));
+}
+
 void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
   const bool wants = (*session.page)->wants_turn[gpu].load() != 0;
   if (!session.words.contains(gpu)) {
@@ -78,8 +114,7 @@ void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
     session.words[gpu] = {};
   }
   Arbiter& its = arbiter({gpu, session.lane});
-  its.report(number, Time(std::min<uint64_t>((*session.page)->gpus[gpu].gpu_nanoseconds.load(), INT64_MAX)),
-             now);
+  its.report(number, used(session, gpu), now);
   const TurnWord there{(*session.page)->turns[gpu].load()};
   const bool given_up = its.holder() == number && there.closed() && !session.words[gpu].closed();
   if (given_up) {

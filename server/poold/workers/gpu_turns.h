@@ -18,6 +18,7 @@
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 #include "server/quota/turn_word.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/tenants/tenants.h"
 
 namespace gpupool::server {
@@ -37,6 +38,11 @@ class GpuTurns {
   void read_page(uint64_t session);
   // Stops the timer.
   void stop();
+  // For this process's next program (server/poold/upgrade). Restored sessions keep their turns, but not what
+  // they and their tenants have used before. Call end_restoring() when all are restored.
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(uint64_t session, const std::string& tenant, const upgrade::Session& from, Page page);
+  void end_restoring();
 
  private:
   using Time = quota::Arbiter::Time;
@@ -55,6 +61,7 @@ class GpuTurns {
   };
 
   quota::Arbiter& arbiter(const GpuLane& gpu_lane);
+  static Time used(const Session& session, uint32_t gpu);  // as its worker says
   void read(uint64_t number, Session& session, uint32_t gpu, Time now);
   void write(const GpuLane& gpu_lane, const quota::Arbiter& its);
   void write_all();

@@ -36,6 +36,13 @@ class ImageCache {
   // Removes an image whose bytes do not match its name.
   void drop_damaged(const wire::ImageDigest& name, uint64_t image_bytes, uint64_t session);
 
+  // Calls `visit` with name, size and descriptor of each image, the least recently used one first.
+  template <class F>
+  void for_each(F&& visit) const {
+    for (auto image = images_.rbegin(); image != images_.rend(); ++image)
+      visit(image->key.first, image->key.second, image->descriptor);
+  }
+
   uint64_t bytes() const { return bytes_; }
   size_t count() const { return images_.size(); }
   uint64_t capacity() const { return capacity_; }

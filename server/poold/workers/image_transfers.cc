@@ -1,5 +1,6 @@
 #include "server/poold/workers/image_transfers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/handover/sealed_file.h"
@@ -62,6 +63,30 @@ void ImageTransfers::session_ended(const Worker& worker) {
   if (transfer == transfers_.end()) return;
   close_without_blocking(transfer->second.file);
   transfers_.erase(transfer);
+}
+
+void ImageTransfers::save(uint64_t session, upgrade::Session& to) const {
+  const auto known = transfers_.find(session);
+  if (known == transfers_.end()) return;
+  const Transfer& transfer = known->second;
+  to.set_sent_image(transfer.sent.data(), transfer.sent.size());
+  if (transfer.file < 0) return;
+  to.mutable_deposit()->set_name(transfer.name.data(), transfer.name.size());
+  to.mutable_deposit()->set_bytes(transfer.bytes);
+  to.mutable_deposit()->set_file(transfer.file);
+}
+
+void ImageTransfers::restore(uint64_t session, const upgrade::Session& from) {
+  if (from.sent_image().empty()) return;
+  Transfer& transfer = transfers_[session];
+  const auto copy = [](const std::string& name, wire::ImageDigest& to) {
+    std::copy_n(name.begin(), std::min(name.size(), to.size()), to.begin());
+  };
+  copy(from.sent_image(), transfer.sent);
+  if (!from.has_deposit()) return;
+  copy(from.deposit().name(), transfer.name);
+  transfer.bytes = from.deposit().bytes();
+  transfer.file = from.deposit().file();
 }
 
 }  // namespace gpupool::server

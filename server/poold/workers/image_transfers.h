@@ -7,6 +7,7 @@
 #include <map>
 
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/image_cache.h"
 #include "server/poold/workers/workers.h"
 
@@ -29,6 +30,9 @@ class ImageTransfers {
   // True if the worker has a file to fill and deposit.
   bool awaits_deposit(const Worker& worker) const;
   void session_ended(const Worker& worker);
+  // For this process's next program (server/poold/upgrade).
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(uint64_t session, const upgrade::Session& from);
 
  private:
   struct Transfer {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "server/poold/upgrade/times.h"
 #include "server/poold/workers/host_memory.h"
 
 namespace gpupool::server {
@@ -158,6 +159,35 @@ bool MemoryMover::moved_out(Worker& worker, const packet::MovedOut& done) {
                                      {"bytes", done.bytes},
                                      {"in_host", in_host(worker)}});
   return true;
+}
+
+void MemoryMover::save(uint64_t session, upgrade::Session& to) const {
+  const auto known = moves_.find(session);
+  if (known == moves_.end()) return;
+  const Moves& from = known->second;
+  upgrade::Moves& moves = *to.mutable_moves();
+  moves.set_wants_since(upgrade::to_ns(from.wants_since));
+  moves.set_wanted(upgrade::to_ns(from.wanted));
+  moves.set_warned(upgrade::to_ns(from.warned));
+  moves.set_declined_until(upgrade::to_ns(from.declined_until));
+  moves.set_allowed(from.allowed);
+  moves.set_ordered(from.order.has_value());
+  if (!from.order) return;
+  moves.set_gpu(from.order->gpu);
+  moves.set_keep(from.order->keep);
+  moves.set_most(from.order->most);
+}
+
+void MemoryMover::restore(uint64_t session, const upgrade::Session& from) {
+  if (!from.has_moves()) return;
+  const upgrade::Moves& moves = from.moves();
+  Moves& to = moves_[session];
+  to.wants_since = upgrade::steady(moves.wants_since());
+  to.wanted = upgrade::steady(moves.wanted());
+  to.warned = upgrade::steady(moves.warned());
+  to.declined_until = upgrade::steady(moves.declined_until());
+  to.allowed = moves.allowed();
+  if (moves.ordered()) to.order = Moves::Order{moves.gpu(), moves.keep(), moves.most()};
 }
 
 }  // namespace gpupool::server

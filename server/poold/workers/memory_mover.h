@@ -14,6 +14,7 @@
 
 #include "protocol/control/hello.pb.h"
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/workers.h"
 #include "server/quota/memory_moves.h"
 #include "server/tenants/tenants.h"
@@ -33,6 +34,9 @@ class MemoryMover {
   bool make_room(Worker& asking, const packet::MemoryNeeded& wanted);
   bool moved_out(Worker& worker, const packet::MovedOut& done);
   void session_ended(const Worker& worker) { moves_.erase(worker.session); }
+  // For this process's next program (server/poold/upgrade).
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(uint64_t session, const upgrade::Session& from);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -4,6 +4,7 @@
 
 #include "common/log/log.h"
 #include "common/text/printable.h"
+#include "server/poold/upgrade/times.h"
 
 namespace gpupool::server {
 namespace {
@@ -87,6 +88,34 @@ void Migrations::session_ended(const Worker& worker, const std::string& how) {
   ++counts_.lost;
   open.mapped().answered(
       Error{ErrorCode::closed, "session " + std::to_string(worker.session) + " has ended: " + how});
+}
+
+void Migrations::save(upgrade::Pool& to) const {
+  to.set_next_migration(next_number_);
+  to.set_migrated(counts_.migrated);
+  to.set_migrations_failed(counts_.failed);
+  to.set_migrations_lost(counts_.lost);
+}
+
+void Migrations::save(uint64_t session, upgrade::Session& to) const {
+  const auto open = open_.find(session);
+  if (open == open_.end()) return;
+  upgrade::Migration& migration = *to.mutable_migration();
+  migration.set_number(open->second.number);
+  migration.set_address(open->second.address);
+  migration.set_since(upgrade::to_ns(open->second.since));
+}
+
+void Migrations::restore(const upgrade::Pool& from) {
+  next_number_ = from.next_migration();
+  counts_ = {from.migrated(), from.migrations_failed(), from.migrations_lost()};
+}
+
+void Migrations::restore(uint64_t session, const upgrade::Session& from, Answered answered) {
+  if (!from.has_migration()) return;
+  const upgrade::Migration& migration = from.migration();
+  open_[session] = {migration.number(), migration.address(), upgrade::steady(migration.since()),
+                    std::move(answered)};
 }
 
 }  // namespace gpupool::server

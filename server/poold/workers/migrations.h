@@ -9,6 +9,7 @@
 #include <string>
 
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/workers.h"
 
 namespace gpupool::server {
@@ -46,6 +47,11 @@ class Migrations {
   bool ended(Worker& worker, const ControlMessage& message);
   void session_ended(const Worker& worker, const std::string& how);
   const Counts& counts() const { return counts_; }
+  // For this process's next program (server/poold/upgrade). It calls `answered` for restored requests.
+  void save(upgrade::Pool& to) const;
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(const upgrade::Pool& from);
+  void restore(uint64_t session, const upgrade::Session& from, Answered answered);
 
  private:
   using Clock = std::chrono::steady_clock;

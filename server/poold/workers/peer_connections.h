@@ -8,6 +8,7 @@
 // on poold's thread; it never blocks. Answers come from the event loop, or from open() itself for refused
 // addresses.
 #pragma once
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <chrono>
 #include <cstdint>
@@ -37,6 +38,9 @@ class PeerConnections {
   // Drops the attempts of a session that has ended, without answers.
   void drop(uint64_t session);
   void close();  // drops all attempts
+  bool has_attempts() const {
+    return std::ranges::any_of(sessions_, [](const auto& one) { return !one.second.attempts.empty(); });
+  }
 
  private:
   class Attempt;

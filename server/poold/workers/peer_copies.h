@@ -27,6 +27,7 @@ class PeerCopies {
   std::optional<PeerCopy> find(const wire::PeerHello& hello) const;
   void session_ended(const Worker& worker) { connections_.drop(worker.session); }
   void close() { connections_.close(); }
+  bool has_attempts() const { return connections_.has_attempts(); }
 
  private:
   void answer(uint64_t session, uint64_t request, int descriptor);

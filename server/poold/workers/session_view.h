@@ -18,6 +18,7 @@ namespace gpupool::server {
 struct SessionView {
   uint64_t number;
   pid_t worker;
+  const std::string& version;  // of the worker's program
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds age;
   const Client& client;

@@ -41,6 +41,14 @@ bool Shares::ask(Worker& asking, const packet::ShareWanted& wanted) {
   return answer_missing(asking, wanted.request);
 }
 
+void Shares::close_questions() {
+  while (!questions_.empty()) {
+    const auto [asking, question] = *questions_.begin();
+    forget(asking);
+    if (Worker* const worker = workers_.serving(asking)) answer_missing(*worker, question.request);
+  }
+}
+
 // The asking session may have given up or ended, or the answer may be made up: finds only a session that has
 // this question open for this worker.
 Worker* Shares::find_asking(const Worker& owner, uint64_t requester, uint64_t request) const {

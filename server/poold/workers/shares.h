@@ -25,6 +25,9 @@ class Shares {
   bool missing(Worker& owner, const packet::ShareMissing& missing);
   // Drops the session's question, and answers those that other sessions have asked it.
   void session_ended(const Worker& gone);
+  bool has_questions() const { return !questions_.empty(); }
+  // Answers that nothing was found.
+  void close_questions();
 
  private:
   // A session has at most one.

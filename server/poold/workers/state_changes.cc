@@ -140,4 +140,26 @@ void StateChanges::worker_exited(const Worker& worker) {
   if (auto answered = std::exchange(known->second.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
 }
 
+void StateChanges::save(uint64_t session, upgrade::Session& to) const {
+  const auto known = states_.find(session);
+  if (known == states_.end()) return;
+  upgrade::StateChange& change = *to.mutable_state_change();
+  change.set_state(static_cast<uint32_t>(known->second.state));
+  change.set_question(known->second.question);
+  change.set_action(static_cast<uint32_t>(known->second.action));
+  change.set_host_bytes(known->second.host_bytes);
+  change.set_by(known->second.by);
+}
+
+void StateChanges::restore(uint64_t session, const upgrade::Session& from) {
+  if (!from.has_state_change()) return;
+  const upgrade::StateChange& change = from.state_change();
+  State& state = states_[session];
+  state.state = static_cast<ProcessState>(change.state());
+  state.question = change.question();
+  state.action = static_cast<CheckpointAction>(change.action());
+  state.host_bytes = change.host_bytes();
+  state.by = change.by();
+}
+
 }  // namespace gpupool::server

@@ -10,6 +10,7 @@
 
 #include "protocol/control/hello.pb.h"
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/workers.h"
 
@@ -49,6 +50,11 @@ class StateChanges {
   // Answers the open question of a worker that has exited.
   void worker_exited(const Worker& worker);
   void session_ended(const Worker& worker) { states_.erase(worker.session); }
+  // For this process's next program (server/poold/upgrade). Restored questions have no client that waits.
+  void save(upgrade::Pool& to) const { to.set_next_state_change(next_question_); }
+  void save(uint64_t session, upgrade::Session& to) const;
+  void restore(const upgrade::Pool& from) { next_question_ = from.next_state_change(); }
+  void restore(uint64_t session, const upgrade::Session& from);
   // Valid until session_ended().
   const State& of(const Worker& worker) const;
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "protocol/control/hello.pb.h"
@@ -26,6 +27,8 @@ class TenantPartitions {
   auto take(uint64_t session, const std::string& tenant) { return partitions_.take(session, tenant); }
   void release(uint64_t session) { partitions_.release(session); }
   const quota::Partitions& partitions() const { return partitions_; }
+  // Takes over what this process's previous program has assigned (server/poold/upgrade).
+  void restore(quota::Partitions::Assigned before) { partitions_.restore(std::move(before)); }
 
  private:
   void warn_of_unplaced() const;

@@ -14,8 +14,10 @@
 #include <string>
 #include <utility>
 
+#include "common/version.h"
 #include "protocol/wire/frame.h"
 #include "server/confinement/worker_users.h"
+#include "server/handover/handover.h"
 #include "server/poold/workers/breaks.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/worker_log.h"
@@ -41,6 +43,8 @@ struct Worker {
   int socket() { return control.native_handle(); }
 
   pid_t pid;
+  uint32_t control_version = kControlVersion;  // of its program
+  std::string version = kVersion;              // likewise
   std::string cgroup;                               // empty: none
   std::unique_ptr<WorkerUsers::ReservedUser> user;  // returned when the process has been waited for
   asio::posix::stream_descriptor control;

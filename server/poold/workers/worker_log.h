@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/result.h"
 
@@ -35,6 +36,10 @@ class WorkerLog : public std::enable_shared_from_this<WorkerLog> {
   // reading then.
   void watch(std::function<void(const std::string& why)> misbehaves);
   void set_session(uint64_t session) { session_ = session; }
+  int descriptor() { return socket_.native_handle(); }
+  // The line that the worker has not ended yet; for this process's next program (server/poold/upgrade).
+  const std::string& unfinished_line() const { return line_; }
+  void restore(std::string unfinished_line) { line_ = std::move(unfinished_line); }
   // Reads the rest after the worker has ended, and closes the socket, even if another process holds the other
   // end.
   void finish();

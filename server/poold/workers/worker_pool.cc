@@ -109,7 +109,7 @@ size_t WorkerPool::sessions_of(const std::string& tenant) const {
 }
 
 void WorkerPool::start_missing_workers() {
-  while (!stopping_ && !backing_off_) {
+  while (!stopping_ && !paused_ && !backing_off_) {
     const unsigned starting = workers_.count(Stage::starting);
     const unsigned available = starting + workers_.count(Stage::idle);
     const size_t wanted = settings_.idle_workers + waiting_.count([this](const Client& client) {
@@ -148,10 +148,14 @@ void WorkerPool::start_one() {
   worker->cgroup = program.cgroup;
   workers_.all().emplace(worker->pid, worker);
   log::debug("worker_starting", {{"worker", worker->pid}});
+  watch_output(worker);
+  watch_start(worker);
+}
+
+void WorkerPool::watch_output(const std::shared_ptr<Worker>& worker) {
   worker->output->watch([this, weak = std::weak_ptr(worker)](const std::string& why) {
     if (const auto self = weak.lock(); self && self->failure.empty()) workers_.end(*self, why);
   });
-  watch_start(worker);
 }
 
 void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
@@ -267,7 +271,7 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
     const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
     migrations_.session_ended(worker, how);
     session_ended(worker, how, crashed);
-  } else if (!stopping_) {
+  } else if (!stopping_ && !paused_) {
     start_failed(worker.failure.empty() ? "a worker exited before it had a client (" + how + ")"
                                         : worker.failure);
   }

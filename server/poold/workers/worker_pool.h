@@ -26,6 +26,7 @@
 #include "server/confinement/cgroups.h"
 #include "server/confinement/worker_users.h"
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/abandoned_sessions.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/client_queue.h"
@@ -154,6 +155,23 @@ class WorkerPool {
   // Ends all workers, including those with a client, then calls back.
   void stop(std::function<void()> stopped);
 
+  // For an upgrade (worker_pool_upgrade.cc, server/poold/upgrade/upgrade.h).
+  //
+  // True if clients wait for a worker, or workers for an answer that cannot be handed over.
+  bool has_waiting() const {
+    return !waiting_.empty() || shares_.has_questions() || peers_.has_attempts();
+  }
+  // Refuses the clients, and answers that nothing was found.
+  void give_up_waiting();
+  // Ends the workers without a session, and starts no others; unpause() does so again.
+  void pause();
+  void unpause();
+  bool has_spare_workers() const { return workers_.all().size() > workers_.count(Stage::serving); }
+  // Only when paused, without waiting ones and without spare workers.
+  void save(upgrade::Pool& to) const;
+  // Takes over the sessions; call instead of start(). On failure the object is of no use.
+  Result<void> restore(const upgrade::Pool& from);
+
  private:
   using Clock = std::chrono::steady_clock;
   using Stage = Worker::Stage;
@@ -205,7 +223,14 @@ class WorkerPool {
                             std::string_view groups);
   SessionView view_of(const Worker& worker) const;  // worker_pool_admin.cc
 
+  // Upgrades (worker_pool_upgrade.cc).
+  void save(const Worker& worker, upgrade::Session& to) const;
+  Result<std::shared_ptr<Worker>> restore_worker(const upgrade::Session& from);
+  void restore_parts(Worker& worker, const upgrade::Session& from);
+
   // Ends of workers.
+  void watch_output(const std::shared_ptr<Worker>& worker);
+  void kill_after(const std::shared_ptr<Worker>& worker, std::chrono::milliseconds grace);
   void watch_child_exits();
   void reap();
   void handle_exit(Worker& worker, int wait_status);
@@ -247,6 +272,7 @@ class WorkerPool {
   std::string last_failure_;
   bool backing_off_ = false;
   bool stopping_ = false;
+  bool paused_ = false;  // for an upgrade
   struct EndedSession {
     std::string session_id, tenant, resume_key, reason;
   };

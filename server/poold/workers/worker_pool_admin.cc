@@ -27,6 +27,7 @@ SessionView WorkerPool::view_of(const Worker& worker) const {
   const StateChanges::State& state = state_changes_.of(worker);
   return {.number = worker.session,
           .worker = worker.pid,
+          .version = worker.version,
           .started = worker.started,
           .age = Clock::now() - worker.since,
           .client = worker.client,
@@ -51,15 +52,18 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     log::write(level, level == log::Level::info ? "session_ends" : "session_killed",
                {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
     const auto told = send_control<ControlKind::end_session>(worker->socket(), {}, worker->ending);
-    worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
-    worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
-      const auto at = workers_.all().find(worker->pid);  // after reaping, the PID may be another process's
-      if (!status && at != workers_.all().end() && at->second == worker)
-        settings_.processes.kill(worker->pid);
-    });
+    kill_after(worker, told ? kEndGrace : std::chrono::milliseconds(0));
     return {};
   }
   return Error{ErrorCode::unavailable, "there is no session " + std::to_string(session)};
+}
+
+void WorkerPool::kill_after(const std::shared_ptr<Worker>& worker, std::chrono::milliseconds grace) {
+  worker->deadline.expires_after(grace);
+  worker->deadline.async_wait([this, worker](const asio::error_code& status) {
+    const auto at = workers_.all().find(worker->pid);  // after reaping, the PID may be another process's
+    if (!status && at != workers_.all().end() && at->second == worker) settings_.processes.kill(worker->pid);
+  });
 }
 
 // A locked session executes no commands, so poold could not hear its client's answer.

@@ -1,0 +1,74 @@
+#include "server/poold/upgrade/upgrade.h"
+
+#include <utility>
+
+#include "common/log/log.h"
+#include "common/version.h"
+
+namespace gpupool::server {
+namespace {
+
+// What is waited for has many sources, and takes some milliseconds: look this often.
+constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the log
+
+}  // namespace
+
+void Upgrade::begin(Begun begun) {
+  if (stopped_) return begun(Error{ErrorCode::closed, "poold is shutting down"});
+  if (under_way_) return begun(Error{ErrorCode::refused, "an upgrade is under way"});
+  auto program = installed_program(arguments_);
+  if (!program) return begun(program.error());
+  program_ = std::move(*program);
+  under_way_ = true;
+  log::info("upgrade_checked_first", {{"program", program_.path}});
+  CheckedProgram::start(context_, program_, host_.state(),
+                        [this, begun = std::move(begun)](const Result<std::string>& version) {
+                          if (stopped_) return begun(Error{ErrorCode::closed, "poold is shutting down"});
+                          begun(version);
+                          if (version) return close_doors();
+                          under_way_ = false;
+                          log::warning("not_upgraded", {{"reason", version.error().message}});
+                        });
+}
+
+void Upgrade::stop() {
+  stopped_ = true;
+  timer_.cancel();
+}
+
+// Calls `then` when nothing is pending, or at the deadline.
+void Upgrade::await(std::function<bool()> pending, std::function<void()> then) {
+  if (stopped_) return;
+  if (Clock::now() >= deadline_ || !pending()) return then();
+  timer_.expires_after(kLook);
+  timer_.async_wait([this, pending = std::move(pending), then = std::move(then)](const asio::error_code& status) {
+    if (!status) await(pending, then);
+  });
+}
+
+void Upgrade::close_doors() {
+  host_.close_doors();
+  deadline_ = Clock::now() + kPatience;
+  await(host_.has_waiting, [this] {
+    host_.give_up_waiting();
+    end_spare_workers();
+  });
+}
+
+void Upgrade::end_spare_workers() {
+  host_.end_spare_workers();
+  deadline_ = Clock::now() + kPatience;
+  await(host_.has_spare_workers, [this] { execute_program(); });
+}
+
+void Upgrade::execute_program() {
+  log::info("upgrading", {{"program", program_.path}, {"from", kVersion}});
+  (void)log::flush(kLastLines);
+  const Error failure = execute(program_, host_.state());
+  log::error("not_upgraded", {{"reason", failure.message}, {"note", "this version goes on"}});
+  under_way_ = false;
+  host_.undo();
+}
+
+}  // namespace gpupool::server
