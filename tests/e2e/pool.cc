@@ -65,8 +65,10 @@ std::string softgpu_folder() {
   return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER);
 }
 
-Pool::Pool(Environment softgpu, const std::vector<std::string>& options, const std::string& device)
-    : softgpu_(with_instance(std::move(softgpu))), poold_(device, with_rdma_timeout(options), softgpu_) {}
+Pool::Pool(Environment softgpu, const std::vector<std::string>& options, const std::string& device,
+           const std::vector<std::string>& launcher)
+    : softgpu_(with_instance(std::move(softgpu))),
+      poold_(device, with_rdma_timeout(options), softgpu_, launcher) {}
 
 Pool::~Pool() {
   poold_.stop();

@@ -29,8 +29,9 @@ constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs tha
 class Pool {
  public:
   // `softgpu`: SOFTGPU_* variables for poold and for programs that run directly; other devices ignore them.
+  // `launcher`: as for PooldProcess.
   explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {},
-                const std::string& device = test_device());
+                const std::string& device = test_device(), const std::vector<std::string>& launcher = {});
 
   // Stops poold with SIGTERM and removes shared files that killed workers have left behind.
   ~Pool();

@@ -192,7 +192,7 @@ Result<std::optional<PreviousProgram>> receive_state() {
   // A check's sender is not this process's child.
   if (!previous.only_check) ::waitpid(sender.pid, nullptr, 0);
   if (!bytes) return bytes.error();
-  if (!previous.state.ParseFromString(*bytes))
+  if (!previous.state.ParseFromString(*bytes) || previous.state.format() == 0)
     return Error{ErrorCode::malformed, "the running poold has sent a state that is not complete"};
   if (const auto checked = check(previous.state); !checked) return checked.error();
   return std::optional(std::move(previous));

@@ -21,7 +21,7 @@ void Upgrade::begin(Begun begun) {
   if (!program) return begun(program.error());
   program_ = std::move(*program);
   under_way_ = true;
-  log::info("upgrade_checked_first", {{"program", program_.path}});
+  log::info("upgrade_begins", {{"program", program_.path}});
   CheckedProgram::start(context_, program_, host_.state(),
                         [this, begun = std::move(begun)](const Result<std::string>& version) {
                           if (stopped_) return begun(Error{ErrorCode::closed, "poold is shutting down"});

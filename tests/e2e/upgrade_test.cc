@@ -1,0 +1,275 @@
+// poold's program is replaced while sessions run: programs compute as if nothing had happened.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/contains.h"
+#include "tests/support/cutting_proxy.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr unsigned kShare = 10;  // of the rounds
+#else
+constexpr unsigned kShare = 1;
+#endif
+
+// A folder with a poold of its own, which can be replaced as a package manager does it.
+class Installation {
+ public:
+  Installation() {
+    fs::create_directories(folder_.path() / "bin");
+    const fs::path built = fs::path(program_path("poold")).parent_path();
+    fs::create_symlink(built / "poold-worker", folder_.path() / "bin" / "poold-worker");
+    fs::create_symlink(built.parent_path() / "lib", folder_.path() / "lib");
+    install();
+  }
+  fs::path poold() const { return folder_.path() / "bin" / "poold"; }
+  void install() { install(program_path("poold")); }
+  void install(const fs::path& program) {
+    const fs::path fresh = folder_.path() / "bin" / "poold.new";
+    // Another thread may fork while a file is open for writing, and a program with a writer cannot start.
+    REQUIRE(run_to_end({"cp", program, fresh}).status == 0);
+    fs::rename(fresh, poold());
+  }
+  void install_script(const std::string& text) {
+    const fs::path fresh = folder_.path() / "script";
+    std::ofstream(fresh) << text;
+    fs::permissions(fresh, fs::perms::owner_all);
+    install(fresh);
+    fs::remove(fresh);
+  }
+  // Executes the installed poold in place of the built one.
+  std::vector<std::string> launcher() const {
+    return {"/bin/sh", "-c", "shift; exec " + poold().string() + R"( "$@")", "sh"};
+  }
+  const TemporaryFolder& folder() const { return folder_; }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+struct Upgradable {
+  explicit Upgradable(const std::vector<std::string>& options = {}, Environment softgpu = {})
+      : pool(std::move(softgpu), options, test_device(), installed.launcher()) {}
+
+  Finished admin(std::vector<std::string> words) {
+    words.insert(words.begin(),
+                 {program_path("pool-admin"), "--json", "--poold", "unix:" + pool.poold().admin_socket()});
+    return run_patiently(words, {});
+  }
+  Json ask(const std::vector<std::string>& words) {
+    const Finished answer = admin(words);
+    INFO(answer.output);
+    REQUIRE(answer.status == 0);
+    return Json::parse(answer.output);
+  }
+  // Replaces the file and the running program.
+  void upgrade() {
+    installed.install();
+    const Json done = ask({"upgrade"});
+    CHECK(done["upgrades"] == ++upgrades);
+    struct stat file {}, running{};
+    REQUIRE(::stat(installed.poold().c_str(), &file) == 0);
+    REQUIRE(::stat(("/proc/" + std::to_string(pool.poold().pid()) + "/exe").c_str(), &running) == 0);
+    CHECK(running.st_ino == file.st_ino);
+  }
+  std::unique_ptr<Process> start(const std::vector<std::string>& words, Environment more = {}) {
+    std::vector<std::string> all{driver_app()};
+    all.insert(all.end(), words.begin(), words.end());
+    return std::make_unique<Process>(all, pool.through(std::move(more)));
+  }
+
+  Installation installed;
+  Pool pool;
+  unsigned upgrades = 0;
+};
+
+void expect_counted(Process& app) {
+  const int status = app.wait(kLongPatience);
+  INFO(app.output());
+  CHECK(status == 0);
+  CHECK(lines_with(app.output(), "counted to").size() == 1);
+}
+
+std::vector<std::string> counting(unsigned rounds) {
+  return {"counting", std::to_string(rounds / kShare), "40000"};
+}
+
+}  // namespace
+
+TEST_CASE("programs go on while poold is upgraded") {
+  Upgradable server;
+  std::vector<std::unique_ptr<Process>> apps;
+  for (int app = 0; app < 3; ++app) apps.push_back(server.start(counting(400)));
+  const std::string end = server.installed.folder().path() / "end";
+  apps.push_back(server.start({"changing", end, "8"}));
+  for (const auto& app : apps) REQUIRE(app->await_output("working"));
+  const auto workers_of = [&] {
+    std::vector<pid_t> workers;
+    for (const auto& app : apps) workers.push_back(server.pool.worker_of(*app));
+    return workers;
+  };
+  const std::vector<pid_t> workers = workers_of();
+  const size_t descriptors = server.pool.poold().descriptors();
+  for (int round = 0; round < 5; ++round) server.upgrade();
+  const Json sessions = server.ask({"sessions"});
+  CHECK(sessions.size() == apps.size());
+  for (const Json& session : sessions)
+    CHECK(std::ranges::count(workers, session["worker_pid"].get<pid_t>()) == 1);
+  if (descriptors != 0)
+    CHECK(eventually([&] { return server.pool.poold().descriptors() <= descriptors + 1; }));
+  for (const auto& app : apps) {
+    if (app != apps.back()) expect_counted(*app);
+  }
+  server.installed.folder().write("end", "");
+  CHECK(apps.back()->wait(kLongPatience) == 0);
+  expect_counted(*server.start(counting(30)));
+  CHECK(server.pool.poold().stop() == 0);
+  CHECK(lines_with(server.pool.poold().log(), "session_ended").size() == apps.size() + 1);
+}
+
+TEST_CASE("encrypted programs go on while poold is upgraded") {
+  const Authority authority("gpupool upgrade test");
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  Upgradable server({"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
+  const std::string url = "tls://127.0.0.1:" + std::to_string(server.pool.poold().port());
+  const auto app =
+      server.start(counting(600), {{"GPUPOOL", url}, {"GPUPOOL_TLS_CA", authority.certificate()}});
+  REQUIRE(app->await_output("working"));
+  server.upgrade();
+  server.upgrade();
+  expect_counted(*app);
+}
+
+TEST_CASE("clients that come while poold is upgraded are served") {
+  Upgradable server;
+  std::atomic<bool> ending{false};
+  std::atomic<unsigned> good{0}, bad{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 2; ++caller) {
+    callers.emplace_back([&] {
+      while (!ending)
+        ++(run_patiently({driver_app(), "short_life"}, server.pool.through()).status == 0 ? good : bad);
+    });
+  }
+  for (unsigned round = 0; round < 12 / (kShare > 1 ? 4 : 1); ++round) server.upgrade();
+  const unsigned before = good;
+  CHECK(eventually([&] { return good > before + 1 || bad != 0; }));
+  ending = true;
+  for (std::thread& caller : callers) caller.join();
+  CHECK(bad == 0);
+}
+
+TEST_CASE("a program that cannot take over changes nothing") {
+  TemporaryFolder folder;
+  const std::string config = folder.write("poold.toml", "max-sessions = 10\n");
+  Upgradable server({"--config", config});
+  const auto app = server.start(counting(400));
+  REQUIRE(app->await_output("working"));
+  const auto refused = [&](const std::string& why) {
+    const Finished upgrade = server.admin({"upgrade"});
+    INFO(upgrade.output);
+    CHECK(upgrade.status == 1);
+    CHECK_THAT(upgrade.output, Catch::Matchers::ContainsSubstring(why));
+    CHECK(server.ask({"health"})["upgrades"] == 0);
+  };
+  SECTION("it fails") {
+    server.installed.install_script("#!/bin/sh\necho the library libfuture.so.1 is missing >&2\nexit 127\n");
+    refused("libfuture.so.1 is missing");
+  }
+  SECTION("it is killed") {
+    server.installed.install_script("#!/bin/sh\nkill -9 $$\n");
+    refused("signal 9");
+  }
+  SECTION("it is no program") {
+    server.installed.install_script("no program\n");
+    refused("cannot start");
+  }
+  SECTION("it is not there") {
+    fs::remove(server.installed.poold());
+    refused("cannot start");
+  }
+  SECTION("the configuration has become wrong") {
+    std::ofstream(config) << "max-sessions = 10\nno-such-option = 1\n";
+    refused("no-such-option");
+    std::ofstream(config) << "max-sessions = 10\n";
+  }
+  SECTION("it does not understand the state") {
+    const std::string state = folder.write("state", "x\n");
+    server.installed.install_script("#!/bin/sh\nexec 3<" + state + "; exec " + program_path("poold") +
+                                    " \"$@\"\n");
+    refused("not complete");
+  }
+  expect_counted(*server.start(counting(30)));
+  server.upgrade();
+  expect_counted(*app);
+}
+
+TEST_CASE("quotas and what is charged survive an upgrade") {
+  TemporaryFolder folder;
+  const std::string config =
+      folder.write("poold.toml", "[[tenant]]\nname = \"default\"\n[tenant.quota]\nmemory = \"220MiB\"\nsessions = 3\n");
+  Upgradable server({"--config", config});
+  const auto first = server.start({"hold_memory"});
+  REQUIRE(first->await_output("holding"));
+  const uint64_t free_before = free_bytes(server.pool);
+  REQUIRE(server.admin({"quota", "set", "default", "memory=200MiB"}).status == 0);
+  server.upgrade();
+  // The changed limit stays, and the first session's memory is still charged.
+  CHECK(free_bytes(server.pool) == free_before - (20u << 20));
+  const Finished second = run_patiently({driver_app(), "hold_memory"}, server.pool.through());
+  CHECK_THAT(second.output, Catch::Matchers::ContainsSubstring("CUDA_ERROR_OUT_OF_MEMORY"));
+  first->signal(SIGKILL);
+  (void)first->wait();
+  CHECK(eventually([&] { return free_bytes(server.pool) > (150u << 20); }));
+  const Json tenants = server.ask({"tenants"});
+  CHECK(tenants[0]["sessions_started"] >= 3);
+}
+
+TEST_CASE("a session resumes after an upgrade") {
+  Upgradable server({"--resume-timeout", "60"});
+  CuttingProxy proxy(server.pool.poold().endpoint(), uint64_t{1} << 40, 1);
+  const auto app = server.start(counting(600), {{"GPUPOOL", proxy.endpoint().text()}});
+  REQUIRE(app->await_output("working"));
+  proxy.cut();
+  server.upgrade();
+  proxy.cut();
+  REQUIRE(server.pool.poold().await_log("session_resumes"));
+  server.upgrade();
+  proxy.cut();
+  expect_counted(*app);
+}
+
+TEST_CASE("SIGTERM ends poold at once after an upgrade") {
+  Upgradable server;
+  const auto app = server.start({"hold_memory"});
+  REQUIRE(app->await_output("holding"));
+  server.upgrade();
+  CHECK(server.pool.poold().stop() == 0);
+  CHECK_THAT(server.pool.poold().log(), Catch::Matchers::ContainsSubstring("reason=\"poold is shutting down\""));
+}
+
+TEST_CASE("sessions of shares take turns during upgrades") {
+  Upgradable server;
+  const auto one = server.start(counting(500)), two = server.start(counting(500));
+  REQUIRE(one->await_output("working"));
+  REQUIRE(two->await_output("working"));
+  for (int round = 0; round < 6; ++round) server.upgrade();
+  expect_counted(*one);
+  expect_counted(*two);
+}
