@@ -1,10 +1,14 @@
 #include "server/poold/workers/peer_copies.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "protocol/peers/proof.h"
 #include "server/sockets/descriptor_closer.h"
+#include "server/sockets/tcp_pair.h"
 
 namespace gpupool::server {
 
@@ -12,8 +16,42 @@ bool PeerCopies::wanted(Worker& asking, const packet::PeerWanted& wanted) {
   const auto answered = [this, session = asking.session, request = wanted.request](int descriptor) {
     answer(session, request, descriptor);
   };
+  if (Worker* const here = receiver_here(asking, wanted.target)) {
+    if (const auto pair = make_tcp_pair()) return connect_here(*here, wanted, *pair, answered);
+  }
   return connections_.open(asking.session, wanted.target, answered) ||
          workers_.end(asking, "too many pending connections to other servers");
+}
+
+// The worker whose session receives the copy, if it is one of this poold's and the target has the copy's key.
+Worker* PeerCopies::receiver_here(const Worker& asking, const wire::PeerTarget& target) const {
+  Worker* found = nullptr;
+  const std::string_view id(reinterpret_cast<const char*>(target.session_id.data()),
+                            target.session_id.size());
+  for (const auto& [pid, worker] : workers_.all()) {
+    if (worker->state == Worker::Stage::serving && worker->session_id == id &&
+        worker->session != asking.session &&
+        peers::same(peers::copy_key(worker->bulk_token, target.copy), target.key))
+      found = worker.get();
+  }
+  return found;
+}
+
+// A connection between two workers, which needs neither a network nor --peers.
+bool PeerCopies::connect_here(Worker& receiver, const packet::PeerWanted& wanted,
+                              const std::array<int, 2>& pair,
+                              const std::function<void(int descriptor)>& answered) {
+  packet::Bulk bulk{.copy = wanted.target.copy, .from_peer = 1};
+  std::string_view("tcp").copy(bulk.transport.data(), bulk.transport.size() - 1);
+  const auto sent = send_control<ControlKind::bulk>(receiver.socket(), bulk, "", pair[1]);
+  close_without_blocking(pair[1]);
+  if (sent) {
+    answered(pair[0]);
+  } else {
+    ::close(pair[0]);
+    answered(-1);
+  }
+  return true;
 }
 
 void PeerCopies::answer(uint64_t session, uint64_t request, int descriptor) {

@@ -1,7 +1,9 @@
 // Copies between servers: opens connections to other servers for workers (peer_connections.h), and finds the
 // session that another server's hello names. poold's thread.
 #pragma once
+#include <array>
 #include <asio/io_context.hpp>
+#include <functional>
 #include <optional>
 
 #include "protocol/wire/peers.h"
@@ -30,6 +32,9 @@ class PeerCopies {
   bool has_attempts() const { return connections_.has_attempts(); }
 
  private:
+  Worker* receiver_here(const Worker& asking, const wire::PeerTarget& target) const;
+  bool connect_here(Worker& receiver, const packet::PeerWanted& wanted, const std::array<int, 2>& pair,
+                    const std::function<void(int descriptor)>& answered);
   void answer(uint64_t session, uint64_t request, int descriptor);
 
   Workers& workers_;

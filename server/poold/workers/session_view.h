@@ -19,6 +19,7 @@ struct SessionView {
   uint64_t number;
   pid_t worker;
   const std::string& version;  // of the worker's program
+  bool inherited;              // the worker was started before poold's last upgrade
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds age;
   const Client& client;

@@ -28,6 +28,7 @@ SessionView WorkerPool::view_of(const Worker& worker) const {
   return {.number = worker.session,
           .worker = worker.pid,
           .version = worker.version,
+          .inherited = worker.inherited,
           .started = worker.started,
           .age = Clock::now() - worker.since,
           .client = worker.client,

@@ -183,6 +183,7 @@ Result<std::shared_ptr<Worker>> WorkerPool::restore_worker(const upgrade::Sessio
   worker->account_slot = std::move(*account_slot);
   worker->control_version = from.control_version();
   worker->version = from.version();
+  worker->inherited = true;
   worker->cgroup = from.cgroup();
   worker->user = users_.restore(from.user());
   worker->state = Stage::serving;

@@ -1,0 +1,54 @@
+#include "server/sockets/tcp_pair.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace gpupool::server {
+namespace {
+
+sockaddr_in name_of(int socket, decltype(::getsockname)* get) {
+  sockaddr_in name{};
+  socklen_t size = sizeof name;
+  if (get(socket, reinterpret_cast<sockaddr*>(&name), &size) != 0) name.sin_port = 0;
+  return name;
+}
+
+bool same(const sockaddr_in& a, const sockaddr_in& b) {
+  return a.sin_port != 0 && a.sin_port == b.sin_port && a.sin_addr.s_addr == b.sin_addr.s_addr;
+}
+
+int make_socket() {
+  return ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+}  // namespace
+
+std::optional<std::array<int, 2>> make_tcp_pair() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int listening = make_socket(), connecting = make_socket();
+  int accepted = -1;
+  if (listening >= 0 && connecting >= 0 &&
+      ::bind(listening, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      ::listen(listening, 1) == 0) {
+    address = name_of(listening, ::getsockname);
+    // Over loopback the connection is complete, or refused, when connect() returns.
+    (void)::connect(connecting, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    accepted = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    // Another process may have been faster.
+    if (accepted >= 0 &&
+        (!same(name_of(accepted, ::getpeername), name_of(connecting, ::getsockname)) ||
+         !same(name_of(connecting, ::getpeername), name_of(accepted, ::getsockname)))) {
+      ::close(accepted);
+      accepted = -1;
+    }
+  }
+  if (listening >= 0) ::close(listening);
+  if (accepted >= 0) return std::array{connecting, accepted};
+  if (connecting >= 0) ::close(connecting);
+  return std::nullopt;
+}
+
+}  // namespace gpupool::server
