@@ -44,15 +44,17 @@ Result<void> compare_one(const hello::Device& known, const hello::Device& other,
 
 }  // namespace
 
-Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, const Settings& settings) {
+Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, bool same_server,
+                                                 const Settings& settings) {
   auto server = transport::Endpoint::parse(address);
   if (!server) return server.error();
-  if (server->scheme != "tcp")
+  if (server->scheme != "tcp" && !(server->scheme == "tls" && same_server))
     return Error{ErrorCode::refused,
                  "sessions can only move to tcp:// addresses, because servers connect to each other"};
   transport::Options options;
   options.connect_timeout = settings.connect_timeout;
   options.dead_peer_timeout = settings.dead_peer_timeout;
+  options.tls = settings.tls;
   options.rdma.use = Use::never;
   options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
   std::unique_ptr<Migrator> migrator(new Migrator(*server, options));

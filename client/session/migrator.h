@@ -14,8 +14,9 @@ namespace gpupool::client {
 
 class Migrator {
  public:
-  // Connects to the server and starts a session there.
-  static Result<std::unique_ptr<Migrator>> open(const std::string& address, const Settings& settings);
+  // Connects to the server and starts a session there. `same_server`: the session is there already.
+  static Result<std::unique_ptr<Migrator>> open(const std::string& address, bool same_server,
+                                                const Settings& settings);
 
   // What the program was told about its devices must be true of this server's. Returns what is not.
   Result<void> compare(const std::vector<hello::Device>& known, int driver_version) const;

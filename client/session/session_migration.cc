@@ -55,7 +55,8 @@ bool Session::on_migration_wish(std::span<const std::byte> body) {
   const auto wish = reader.get<wire::MigrationWish>();
   const auto text = reader.get_bytes(reader.remaining());
   if (!reader.finished()) return false;
-  const std::string address(reinterpret_cast<const char*>(text.data()), text.size());
+  const std::string to(reinterpret_cast<const char*>(text.data()), text.size());
+  const std::string address = to == wire::kSameServer ? server() : to;
   // On a thread of its own, because this one reads the server's messages.
   std::thread([this, wish, address] {
     const bool busy = migrating_.exchange(true);
@@ -78,10 +79,12 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
   if (!connection_->started() || connection_->direct_memory())
     return Error{ErrorCode::refused, "only a session that can be resumed, and not over rdma, can migrate"};
   // Servers of encrypted sessions cannot connect to each other, and the token must not travel in the clear.
-  if (server().starts_with("tls://")) return Error{ErrorCode::refused, "encrypted sessions cannot migrate"};
+  // Two workers of one server can.
+  if (server().starts_with("tls://") && address != server())
+    return Error{ErrorCode::refused, "encrypted sessions cannot migrate"};
   const auto settings = settings_for(address, settings_);
   if (!settings) return settings.error();
-  auto opened = Migrator::open(address, *settings);
+  auto opened = Migrator::open(address, address == server(), *settings);
   if (!opened) return Error{opened.error().code, address + ": " + opened.error().message};
   Migrator& target = **opened;
   if (auto same = target.compare(offered_, driver_version_); !same)

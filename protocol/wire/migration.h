@@ -3,13 +3,16 @@
 // to it, and continues there when the source has sent everything. Conventions as in commands.h.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "protocol/wire/peers.h"
 
 namespace gpupool::wire {
 
-// MessageKind::migration_wish: the address of the other server (text of the message's rest, as in GPUPOOL)
-// follows. The client answers with end_migration, also if it does not try.
+// MessageKind::migration_wish: the address of the other server (text of the message's rest, as in GPUPOOL, or
+// kSameServer for another worker of the same server) follows. The client answers with end_migration, also if
+// it does not try.
+constexpr std::string_view kSameServer = ".";
 struct MigrationWish {
   uint64_t number;  // of poold's; returned in end_migration
 };

@@ -7,6 +7,7 @@
 
 #include "common/text/printable.h"
 #include "common/text/units.h"
+#include "protocol/wire/migration.h"
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/dump.h"
 #include "scheduler/admin/quota_words.h"
@@ -17,6 +18,7 @@ namespace gpupool::admin {
 namespace {
 
 constexpr std::chrono::seconds kUpgradeTime{60};
+constexpr std::chrono::minutes kMoveTime{10};
 constexpr std::chrono::milliseconds kUpgradePause{10}, kUpgradeAnswer{1000};
 
 Exit print(const std::string& text) {
@@ -43,6 +45,48 @@ void check_tenant(PooldClient& poold, const std::string& name) {
   if (std::any_of(all.begin(), all.end(), [&](const Tenant& tenant) { return tenant.name() == name; }))
     return;
   throw Failure(kExitRefused, "unknown tenant '" + name + "'");
+}
+
+// Returns poold's state after the upgrade. The connection may end before the reply arrives, so the count of
+// upgrades tells.
+Poold upgrade(PooldClient& poold, uint32_t upgrades) {
+  UpgradeReply reply;
+  const auto begun = poold.call_within(kUpgradeTime, &Admin::Stub::Upgrade, UpgradeRequest(), reply);
+  if (begun.error_code() != grpc::StatusCode::UNAVAILABLE) poold.check(begun);
+  const auto deadline = std::chrono::steady_clock::now() + kUpgradeTime;
+  while (std::chrono::steady_clock::now() < deadline) {
+    PooldClient upgraded(poold.socket());
+    Poold now;
+    const bool answers = upgraded.call_within(kUpgradeAnswer, &Admin::Stub::Health, HealthRequest(), now).ok();
+    if (answers && now.upgrades() > upgrades) return now;
+    std::this_thread::sleep_for(kUpgradePause);
+  }
+  throw Failure(kExitRefused, "poold has not been upgraded within " + std::to_string(kUpgradeTime.count()) +
+                                  " s; see not_upgraded in its log");
+}
+
+// Moves the sessions whose workers are older than poold's program, one after the other.
+Json move_inherited(PooldClient& poold, bool json) {
+  Json moved = Json::array();
+  const auto listed = poold.call(&Admin::Stub::ListSessions, ListSessionsRequest());
+  for (const Session& session : listed.sessions()) {
+    if (!session.inherited() || session.ending()) continue;
+    MigrateSessionRequest request;
+    request.set_session(session.number());
+    request.set_to(std::string(wire::kSameServer));
+    MigrateSessionReply reply;
+    const auto status = poold.call_within(kMoveTime, &Admin::Stub::MigrateSession, request, reply);
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND) continue;  // it has ended
+    const std::string why = printable_message(status.ok() ? reply.reason() : status.error_message());
+    moved.push_back({{"session", session.number()},
+                     {"migrated", reply.migrated()},
+                     {"reason", why},
+                     {"milliseconds", reply.milliseconds()}});
+    const std::string name = "session " + std::to_string(session.number());
+    if (!json && !reply.migrated())
+      std::fprintf(stderr, "pool-admin: %s stays with its worker: %s\n", name.c_str(), why.c_str());
+  }
+  return moved;
 }
 
 }  // namespace
@@ -160,32 +204,23 @@ Exit migrate_session(PooldClient& poold, bool json, const std::string& session, 
   return reply.migrated() ? kExitGood : kExitRefused;
 }
 
-// The connection may end before the reply arrives, so the count of upgrades tells.
-Exit upgrade_poold(PooldClient& poold, bool json) {
+Exit upgrade_poold(PooldClient& poold, bool json, bool move_workers) {
   const auto before = poold.call(&Admin::Stub::Health, HealthRequest());
-  UpgradeReply reply;
-  const auto begun = poold.call_within(kUpgradeTime, &Admin::Stub::Upgrade, UpgradeRequest(), reply);
-  if (begun.error_code() != grpc::StatusCode::UNAVAILABLE) poold.check(begun);
-  const auto deadline = std::chrono::steady_clock::now() + kUpgradeTime;
-  Poold now;
-  while (now.upgrades() <= before.upgrades()) {
-    if (std::chrono::steady_clock::now() > deadline)
-      throw Failure(kExitRefused, "poold has not been upgraded within " + std::to_string(kUpgradeTime.count()) +
-                                      " s; see not_upgraded in its log");
-    PooldClient upgraded(poold.socket());
-    if (!upgraded.call_within(kUpgradeAnswer, &Admin::Stub::Health, HealthRequest(), now).ok())
-      std::this_thread::sleep_for(kUpgradePause);
-  }
+  const Poold now = upgrade(poold, before.upgrades());
+  PooldClient upgraded(poold.socket());
+  const Json moved = move_workers ? move_inherited(upgraded, json) : Json::array();
+  const bool all = std::ranges::all_of(moved, [](const Json& one) { return one["migrated"].get<bool>(); });
   if (json) {
     print(line_of(Json{{"from", printable(before.version())},
                        {"to", printable(now.version())},
                        {"sessions", now.sessions()},
-                       {"upgrades", now.upgrades()}}));
+                       {"upgrades", now.upgrades()},
+                       {"moved", moved}}));
   } else {
     print("poold goes on with version " + printable(now.version()) + " (before: " +
           printable(before.version()) + "); sessions: " + std::to_string(now.sessions()) + "\n");
   }
-  return kExitGood;
+  return all ? kExitGood : kExitRefused;
 }
 
 Exit show_health(PooldClient& poold, bool json) {

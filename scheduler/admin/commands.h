@@ -26,8 +26,9 @@ Exit show_dump(PooldClient& poold, bool json, const std::string& session);
 // Returns kExitRefused if it has not migrated.
 Exit migrate_session(PooldClient& poold, bool json, const std::string& session, const std::string& to,
                      std::chrono::seconds timeout);
-// Has poold replace its program by the installed one, and waits until that one serves.
-Exit upgrade_poold(PooldClient& poold, bool json);
+// Has poold replace its program by the installed one, and waits until that one serves. `move_workers`: then
+// asks the sessions' clients to move them to workers of that program. Returns kExitRefused if one stays.
+Exit upgrade_poold(PooldClient& poold, bool json, bool move_workers);
 Exit show_health(PooldClient& poold, bool json);
 
 }  // namespace gpupool::admin

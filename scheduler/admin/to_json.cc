@@ -116,6 +116,7 @@ Json json_of(const Session& session) {
           {"started_ms", session.started_ms()},
           {"worker_pid", session.worker_pid()},
           {"version", session.version()},
+          {"inherited", session.inherited()},
           {"gpus", std::move(gpus)},
           {"bytes_from_client", session.bytes_from_client()},
           {"bytes_to_client", session.bytes_to_client()},

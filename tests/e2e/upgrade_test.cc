@@ -273,3 +273,45 @@ TEST_CASE("sessions of shares take turns during upgrades") {
   expect_counted(*one);
   expect_counted(*two);
 }
+
+TEST_CASE("sessions move to workers of the new program") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  const std::string scheme = GENERATE("tcp", "tls");
+  Upgradable server({"--listen", scheme + "://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key",
+                     files.key});
+  // Pinned memory that the server maps cannot migrate.
+  const Environment plain{{"GPUPOOL", scheme + "://127.0.0.1:" + std::to_string(server.pool.poold().port())},
+                          {"GPUPOOL_TLS_CA", authority.certificate()},
+                          {"GPUPOOL_SHM", "0"}};
+  const std::string end = server.installed.folder().path() / "end";
+  std::vector<std::unique_ptr<Process>> apps;
+  apps.push_back(server.start(counting(2000), plain));
+  apps.push_back(server.start({"changing", end, "8"}, plain));
+  for (const auto& app : apps) REQUIRE(app->await_output("working"));
+  for (int round = 0; round < 2; ++round) {
+    server.installed.install();
+    const Json done = server.ask({"upgrade", "--move-workers"});
+    INFO(done.dump());
+    REQUIRE(done["moved"].size() == apps.size());
+    for (const Json& moved : done["moved"]) CHECK(moved["migrated"] == true);
+    CHECK(eventually([&] { return server.ask({"sessions"}).size() == apps.size(); }));
+    for (const Json& session : server.ask({"sessions"})) CHECK(session["inherited"] == false);
+  }
+  server.installed.folder().write("end", "");
+  expect_counted(*apps[0]);
+  CHECK(apps[1]->wait(kLongPatience) == 0);
+}
+
+TEST_CASE("a session that cannot move stays with its worker") {
+  Upgradable server({"--resume-timeout", "0"});
+  const auto app = server.start(counting(1000));
+  REQUIRE(app->await_output("working"));
+  server.installed.install();
+  const Finished upgrade = server.admin({"upgrade", "--move-workers"});
+  INFO(upgrade.output);
+  CHECK(upgrade.status == 1);
+  CHECK_THAT(upgrade.output, Catch::Matchers::ContainsSubstring("can be resumed"));
+  CHECK(server.ask({"sessions"})[0]["inherited"] == true);
+  expect_counted(*app);
+}

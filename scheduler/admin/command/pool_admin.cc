@@ -100,8 +100,7 @@ class CommandLine {
     add_quota_commands();
     add_session_commands();
     add_migrate();
-    add(app_, "upgrade", "replace poold's program by the installed one while sessions run",
-        [this](PooldClient& poold) { return upgrade_poold(poold, json_); });
+    add_upgrade();
     add_top();
     add(app_, "health", "show whether poold accepts sessions, and its state",
         [this](PooldClient& poold) { return show_health(poold, json_); });
@@ -126,6 +125,7 @@ class CommandLine {
   void add_quota_commands();
   void add_session_commands();
   void add_migrate();
+  void add_upgrade();
   void add_top();
   int reject(const CLI::ParseError& error);
 
@@ -137,7 +137,7 @@ class CommandLine {
   std::string where_, tenant_, gpu_, reason_, dumped_, migrated_, to_, shell_;
   int timeout_ = 600;  // seconds
   std::vector<std::string> changes_, sessions_;
-  bool json_ = false;
+  bool json_ = false, move_workers_ = false;
   double interval_ = 1;
   TopOptions top_;
   std::optional<TopSignals> top_signals_;
@@ -195,6 +195,17 @@ void CommandLine::add_migrate() {
       "there. The session must be able to resume (poold --resume-timeout). Exit status 1: it has not "
       "migrated,\n"
       "or the time is over; then the client may still migrate it.");
+}
+
+void CommandLine::add_upgrade() {
+  CLI::App* const upgrade = add(
+      app_, "upgrade", "replace poold's program by the installed one while sessions run",
+      [this](PooldClient& poold) { return upgrade_poold(poold, json_, move_workers_); });
+  upgrade->add_flag("--move-workers", move_workers_, "then move sessions to workers of the new program, one at a time");
+  upgrade->footer(
+      "The installed program first checks that it can take over; if not, nothing changes (exit status 1).\n"
+      "Workers that serve a session keep their program until the session ends or moves. A session that moves\n"
+      "needs memory, and a session slot, twice for a moment. Exit status 1 also if a session has not moved.");
 }
 
 void CommandLine::add_top() {

@@ -47,6 +47,7 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_started_ms(to_ms(view.started));
   session.set_worker_pid(view.worker);
   session.set_version(printable(view.version));
+  session.set_inherited(view.inherited);
   for (size_t index = 0; index < quota::kMostGpus; ++index) {
     const auto& used = page.gpus[index];
     if (!is_used(used)) continue;
