@@ -7,7 +7,6 @@
 
 #include "common/text/printable.h"
 #include "common/text/units.h"
-#include "protocol/wire/migration.h"
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/dump.h"
 #include "scheduler/admin/quota_words.h"
@@ -19,6 +18,7 @@ namespace {
 
 constexpr std::chrono::seconds kUpgradeTime{60};
 constexpr std::chrono::minutes kMoveTime{10};
+constexpr const char* kSameServer = ".";  // MigrateSessionRequest.to
 constexpr std::chrono::milliseconds kUpgradePause{10}, kUpgradeAnswer{1000};
 
 Exit print(const std::string& text) {
@@ -57,7 +57,8 @@ Poold upgrade(PooldClient& poold, uint32_t upgrades) {
   while (std::chrono::steady_clock::now() < deadline) {
     PooldClient upgraded(poold.socket());
     Poold now;
-    const bool answers = upgraded.call_within(kUpgradeAnswer, &Admin::Stub::Health, HealthRequest(), now).ok();
+    const bool answers =
+        upgraded.call_within(kUpgradeAnswer, &Admin::Stub::Health, HealthRequest(), now).ok();
     if (answers && now.upgrades() > upgrades) return now;
     std::this_thread::sleep_for(kUpgradePause);
   }
@@ -73,7 +74,7 @@ Json move_inherited(PooldClient& poold, bool json) {
     if (!session.inherited() || session.ending()) continue;
     MigrateSessionRequest request;
     request.set_session(session.number());
-    request.set_to(std::string(wire::kSameServer));
+    request.set_to(kSameServer);
     MigrateSessionReply reply;
     const auto status = poold.call_within(kMoveTime, &Admin::Stub::MigrateSession, request, reply);
     if (status.error_code() == grpc::StatusCode::NOT_FOUND) continue;  // it has ended

@@ -206,7 +206,8 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
 
 std::unique_ptr<Cgroups> Cgroups::take_over(const std::string& folder, const WorkerLimits& limits,
                                             const std::set<std::string>& in_use) {
-  DelegatedCgroup group{.folder = folder, .controllers = known_controllers(folder + "/cgroup.subtree_control")};
+  DelegatedCgroup group{.folder = folder,
+                        .controllers = known_controllers(folder + "/cgroup.subtree_control")};
   return std::unique_ptr<Cgroups>(new Cgroups(std::move(group), limits, in_use));
 }
 

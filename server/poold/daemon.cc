@@ -1,36 +1,20 @@
 #include "server/poold/daemon.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <new>
 #include <optional>
-#include <set>
-#include <system_error>
 
 #include "common/files/port_file.h"
 #include "common/log/log.h"
 #include "common/version.h"
 #include "protocol/control/admin_address.h"
-#include "protocol/environment.h"
-#include "protocol/transport/rdma_options.h"
 #include "protocol/transport/tls/certificate_watch.h"
 #include "server/poold/acceptor/acceptor.h"
 #include "server/poold/admin/administration.h"
 #include "server/poold/admin/audit.h"
-#include "server/poold/admin/quota_messages.h"
-#include "server/poold/check_host.h"
 #include "server/poold/configuration_warnings.h"
-#include "server/poold/install_paths.h"
 #include "server/poold/listeners.h"
 #include "server/poold/monitors/monitors.h"
 #include "server/poold/monitors/view.h"
@@ -46,60 +30,21 @@
 namespace gpupool::server {
 namespace {
 
-constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the final log flush
-
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-int fail(const std::string& why) {
-  std::fprintf(stderr, "poold: %s\n", why.c_str());
-  return kExitFailure;
-}
-
-// Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
-// with the confinement layers.
-std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options, const upgrade::State* previous) {
-  if (options.sandbox == Sandbox::off) return nullptr;
-  if (previous && !previous->cgroup().empty()) {
-    std::set<std::string> in_use;
-    for (const auto& session : previous->pool().sessions()) in_use.insert(session.cgroup());
-    return Cgroups::take_over(previous->cgroup(), options.worker_limits, in_use);
-  }
-  auto opened = Cgroups::open(options.worker_limits);
-  if (opened) return std::move(*opened);
-  if (opened.error().code != ErrorCode::unavailable)
-    log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
-  return nullptr;
-}
-
-// Exports the RDMA options to the workers' environment. They override variables that poold inherited.
-void export_rdma_settings(const ServerOptions& options) {
-  for (const auto& [variable, text] : options.rdma_settings) {
-    if (!set_environment(variable.c_str(), text)) throw std::bad_alloc();
-  }
-}
-
 class Daemon {
  public:
-  // `previous`: what this process's previous program knew; null: there was none.
-  Daemon(const ServerOptions& options, const std::vector<std::string>& arguments, Listeners listeners,
-         WorkerProgram program, std::shared_ptr<Cgroups> cgroups, const upgrade::State* previous)
+  Daemon(const ServerOptions& options, Prepared prepared)
       : options_(options),
-        previous_(previous),
-        addresses_(listeners),
-        cgroups_(cgroups),
+        previous_(prepared.previous),
+        addresses_(prepared.listeners),
+        cgroups_(std::move(prepared.cgroups)),
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         audit_(options.audit_file),
         tenants_(options.tenants,
                  options.pool.configured() ? Tenants::Anonymous::refused : Tenants::Anonymous::served),
         pool_(context_,
-              {.program = std::move(program),
-               .cgroups = std::move(cgroups),
+              {.program = std::move(prepared.program),
+               .cgroups = cgroups_,
                .idle_workers = options.idle_workers,
                .max_sessions = options.max_sessions,
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
@@ -118,11 +63,12 @@ class Daemon {
                 refuse(std::move(client), refusal);
               }),
         acceptor_(
-            context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
+            context_, std::move(prepared.listeners), options.hello_timeout, options.connections_per_second,
             [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
             [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
             [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
-        leases_(context_, tenants_, options.pool.name, previous ? previous->leases().boot() : new_boot(), {},
+        leases_(context_, tenants_, options.pool.name, previous_ ? previous_->leases().boot() : new_boot(),
+                {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
                  .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
                  .describe_breaks = [this](const auto& tenant,
@@ -150,7 +96,7 @@ class Daemon {
         checkpoints_(context_, pool_.state_changes(),
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         refusals_(context_, acceptor_, audit_),
-        upgrade_(context_, arguments,
+        upgrade_(context_, std::move(prepared.arguments),
                  {.state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
                   .has_waiting = [this] { return acceptor_.has_pending() || pool_.has_waiting(); },
@@ -179,7 +125,10 @@ class Daemon {
     if (previous_) {
       if (const auto restored = restore(); !restored) return fail(restored.error().message);
     }
-    if (const auto served = serve_administration(); !served) return fail(served.error().message);
+    if (const auto served = serve_administration(); !served) {
+      if (!previous_) return fail(served.error().message);
+      degrade(served.error().message);
+    }
     if (previous_) {
       open();
       audit_.upgraded(previous_->version(), static_cast<size_t>(previous_->pool().sessions_size()));
@@ -202,21 +151,12 @@ class Daemon {
     upgrade::State state;
     state.set_format(kStateFormat);
     state.set_version(kVersion);
-    size_t index = 0;
-    acceptor_.for_each_listener([&](const transport::Listener& listener) {
-      upgrade::Listener& saved = *state.add_listeners() = save(listener);
-      if (index < options_.listen.size()) saved.set_configured(options_.listen[index].text());
-      ++index;
-    });
+    acceptor_.for_each_listener(
+        [&](const transport::Listener& listener) { save(listener, options_, state); });
     if (cgroups_) state.set_cgroup(cgroups_->group().folder);
     pool_.save(*state.mutable_pool());
     leases_.save(*state.mutable_leases());
     administration_.save(state);
-    for (const std::string& name : tenants_.changed()) {
-      upgrade::ChangedQuota& changed = *state.add_quotas();
-      changed.set_tenant(name);
-      *changed.mutable_quota() = to_message(tenants_.find(name)->quota);
-    }
     return state;
   }
 
@@ -225,10 +165,6 @@ class Daemon {
     leases_.restore(previous_->leases());
     if (auto restored = pool_.restore(previous_->pool()); !restored) return restored;
     administration_.restore(*previous_);
-    for (const upgrade::ChangedQuota& changed : previous_->quotas()) {
-      if (const auto set = tenants_.set_quota(changed.tenant(), quota_of(changed.quota())); !set)
-        log::warning("quota_not_kept", {{"tenant", changed.tenant()}, {"reason", set.error().message}});
-    }
     return {};
   }
 
@@ -283,7 +219,15 @@ class Daemon {
                             {"max_sessions", options_.max_sessions}});
     tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant, pool_.devices()); });
     warn_of_users(options_, tenants_.all());
-    if (const auto started = agent_.start(); !started) give_up("[pool]: " + started.error().message);
+    if (const auto started = agent_.start(); !started) {
+      const std::string why = "[pool]: " + started.error().message;
+      previous_ ? degrade(why) : give_up(why);
+    }
+  }
+
+  // Sessions that were taken over are worth more than what is missing.
+  void degrade(const std::string& why) {
+    log::error("upgraded_in_part", {{"reason", why}, {"effect", "poold goes on without it"}});
   }
 
   void admit(Client client, const Credentials& shown) {
@@ -446,59 +390,11 @@ class Daemon {
   int status_ = 0;
 };
 
-// The parts of a start that can fail, without effect on others: for a program that is about to be installed.
-int check_upgrade(const ServerOptions& options, const upgrade::State& state) {
-  if (const auto keys = read_public_keys(options.pool.public_keys); !keys) return fail(keys.error().message);
-  if (listens_with_tls(options)) {
-    if (const auto tls = transport::tls::Context::server(options.tls); !tls) return fail(tls.error().message);
-  }
-  if (const auto checked = check_listeners(options, state.listeners()); !checked)
-    return fail(checked.error().message);
-  std::puts(kVersion);
-  return std::fflush(stdout) == 0 ? 0 : kExitFailure;
-}
-
 }  // namespace
 
-int run_daemon(const ServerOptions& options, const std::vector<std::string>& arguments) {
-  (void)::signal(SIGPIPE, SIG_IGN);
-  raise_descriptor_limit();
-  const auto device = device_library_path(options.device);
-  if (!device) return fail(device.error().message);
-  const auto program = worker_program_path();
-  if (!program) return fail(program.error().message);
-  // Workers of the same user must not read this process's secrets from its memory.
-  if (options.sandbox != Sandbox::off) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-  if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
-  const auto received = receive_state();
-  if (!received) return fail(received.error().message);
-  const upgrade::State* const previous = *received ? &(*received)->state : nullptr;
-  if (previous && (*received)->only_check) return check_upgrade(options, *previous);
-  PreviousListeners listening = previous ? previous->listeners() : PreviousListeners();
-  auto listeners = open_listeners(options, listening);
-  if (!listeners) return fail(listeners.error().message);
-  log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
-  const auto warn_of_confinement = check_confinement(options, *device);
-  log::write_in_background();
-  warn_of_confinement();
-  if (options.shared_memory) listen_beside_tcp(options, *listeners, listening);
-  close_previous(listening);
-  if (previous) close_on_exec(*previous);
-  export_rdma_settings(options);
-  std::optional<Daemon> daemon;
-  daemon.emplace(options, arguments, std::move(*listeners),
-                 WorkerProgram{.program = *program,
-                               .device = *device,
-                               .user = options.worker_users,
-                               .sandbox = options.sandbox,
-                               .tls = listens_with_tls(options),
-                               .rdma = options.rdma,
-                               .log_level = options.log_level},
-                 open_cgroups(options, previous), previous);
-  const int status = daemon->run();
-  daemon.reset();
-  (void)log::flush(kLastLines);
-  return status;
+int serve(const ServerOptions& options, Prepared prepared) {
+  Daemon daemon(options, std::move(prepared));
+  return daemon.run();
 }
 
 }  // namespace gpupool::server

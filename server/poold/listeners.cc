@@ -88,22 +88,23 @@ void close_previous(const PreviousListeners& previous) {
     (void)transport::take_over(listener.descriptor(), endpoint_of(listener), {});
 }
 
-upgrade::Listener save(const transport::Listener& listener) {
-  upgrade::Listener saved;
+void save(const transport::Listener& listener, const ServerOptions& options, upgrade::State& to) {
+  const auto index = static_cast<size_t>(to.listeners_size());
+  upgrade::Listener& saved = *to.add_listeners();
+  if (index < options.listen.size()) saved.set_configured(options.listen[index].text());
   const transport::Endpoint endpoint = listener.endpoint();
   saved.set_scheme(endpoint.scheme);
   saved.set_host(endpoint.host);
   saved.set_port(endpoint.port);
   saved.set_descriptor(listener.descriptor());
-  return saved;
 }
 
 void listen_beside_tcp(const ServerOptions& options, Listeners& listeners, PreviousListeners& previous) {
   for (size_t at = listeners.size(); at-- > 0;) {
     const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
     if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
-    if (auto opened =
-            open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners, previous);
+    if (auto opened = open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options,
+                                    listeners, previous);
         !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
     }

@@ -29,7 +29,8 @@ Result<void> check_listeners(const ServerOptions& options, PreviousListeners pre
 void listen_beside_tcp(const ServerOptions& options, Listeners& listeners, PreviousListeners& previous);
 // Closes those that the configuration no longer has.
 void close_previous(const PreviousListeners& previous);
-upgrade::Listener save(const transport::Listener& listener);
+// Adds the next one of poold's listeners, in their order.
+void save(const transport::Listener& listener, const ServerOptions& options, upgrade::State& to);
 
 // Returns what the log says of RDMA.
 const char* rdma_offer(const ServerOptions& options);

@@ -6,8 +6,8 @@
 #include <exception>
 
 #include "server/poold/check_host.h"
-#include "server/poold/daemon.h"
 #include "server/poold/options.h"
+#include "server/poold/start.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ int main(int count, char** arguments) {
     const auto parsed = parse_options(count, arguments);
     if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
     const auto& options = std::get<ServerOptions>(parsed);
-    return options.check_host ? check_host(options) : run_daemon(options, {arguments, arguments + count});
+    return options.check_host ? check_host(options) : start_daemon(options, {arguments, arguments + count});
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "poold: %s\n", failure.what());
     return kExitFailure;

@@ -38,9 +38,8 @@ std::optional<std::array<int, 2>> make_tcp_pair() {
     (void)::connect(connecting, reinterpret_cast<const sockaddr*>(&address), sizeof address);
     accepted = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     // Another process may have been faster.
-    if (accepted >= 0 &&
-        (!same(name_of(accepted, ::getpeername), name_of(connecting, ::getsockname)) ||
-         !same(name_of(connecting, ::getpeername), name_of(accepted, ::getsockname)))) {
+    if (accepted >= 0 && (!same(name_of(accepted, ::getpeername), name_of(connecting, ::getsockname)) ||
+                          !same(name_of(connecting, ::getpeername), name_of(accepted, ::getsockname)))) {
       ::close(accepted);
       accepted = -1;
     }

@@ -83,7 +83,8 @@ struct Upgradable {
     installed.install();
     const Json done = ask({"upgrade"});
     CHECK(done["upgrades"] == ++upgrades);
-    struct stat file {}, running{};
+    struct stat file {
+    }, running{};
     REQUIRE(::stat(installed.poold().c_str(), &file) == 0);
     REQUIRE(::stat(("/proc/" + std::to_string(pool.poold().pid()) + "/exe").c_str(), &running) == 0);
     CHECK(running.st_ino == file.st_ino);
@@ -146,7 +147,8 @@ TEST_CASE("programs go on while poold is upgraded") {
 TEST_CASE("encrypted programs go on while poold is upgraded") {
   const Authority authority("gpupool upgrade test");
   const auto files = authority.sign("server", "IP:127.0.0.1");
-  Upgradable server({"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
+  Upgradable server(
+      {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
   const std::string url = "tls://127.0.0.1:" + std::to_string(server.pool.poold().port());
   const auto app =
       server.start(counting(600), {{"GPUPOOL", url}, {"GPUPOOL_TLS_CA", authority.certificate()}});
@@ -222,8 +224,8 @@ TEST_CASE("a program that cannot take over changes nothing") {
 
 TEST_CASE("quotas and what is charged survive an upgrade") {
   TemporaryFolder folder;
-  const std::string config =
-      folder.write("poold.toml", "[[tenant]]\nname = \"default\"\n[tenant.quota]\nmemory = \"220MiB\"\nsessions = 3\n");
+  const std::string config = folder.write(
+      "poold.toml", "[[tenant]]\nname = \"default\"\n[tenant.quota]\nmemory = \"220MiB\"\nsessions = 3\n");
   Upgradable server({"--config", config});
   const auto first = server.start({"hold_memory"});
   REQUIRE(first->await_output("holding"));
@@ -261,7 +263,8 @@ TEST_CASE("SIGTERM ends poold at once after an upgrade") {
   REQUIRE(app->await_output("holding"));
   server.upgrade();
   CHECK(server.pool.poold().stop() == 0);
-  CHECK_THAT(server.pool.poold().log(), Catch::Matchers::ContainsSubstring("reason=\"poold is shutting down\""));
+  CHECK_THAT(server.pool.poold().log(),
+             Catch::Matchers::ContainsSubstring("reason=\"poold is shutting down\""));
 }
 
 TEST_CASE("sessions of shares take turns during upgrades") {
@@ -278,8 +281,8 @@ TEST_CASE("sessions move to workers of the new program") {
   const Authority authority("authority");
   const auto files = authority.sign("server", "IP:127.0.0.1");
   const std::string scheme = GENERATE("tcp", "tls");
-  Upgradable server({"--listen", scheme + "://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key",
-                     files.key});
+  Upgradable server({"--listen", scheme + "://127.0.0.1:0", "--tls-certificate", files.certificate,
+                     "--tls-key", files.key});
   // Pinned memory that the server maps cannot migrate.
   const Environment plain{{"GPUPOOL", scheme + "://127.0.0.1:" + std::to_string(server.pool.poold().port())},
                           {"GPUPOOL_TLS_CA", authority.certificate()},

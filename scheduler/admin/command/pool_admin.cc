@@ -198,13 +198,15 @@ void CommandLine::add_migrate() {
 }
 
 void CommandLine::add_upgrade() {
-  CLI::App* const upgrade = add(
-      app_, "upgrade", "replace poold's program by the installed one while sessions run",
-      [this](PooldClient& poold) { return upgrade_poold(poold, json_, move_workers_); });
-  upgrade->add_flag("--move-workers", move_workers_, "then move sessions to workers of the new program, one at a time");
+  CLI::App* const upgrade =
+      add(app_, "upgrade", "replace poold's program by the installed one while sessions run",
+          [this](PooldClient& poold) { return upgrade_poold(poold, json_, move_workers_); });
+  upgrade->add_flag("--move-workers", move_workers_,
+                    "then move sessions to workers of the new program, one at a time");
   upgrade->footer(
       "The installed program first checks that it can take over; if not, nothing changes (exit status 1).\n"
-      "Workers that serve a session keep their program until the session ends or moves. A session that moves\n"
+      "Workers that serve a session keep their program until the session ends or moves. A session that "
+      "moves\n"
       "needs memory, and a session slot, twice for a moment. Exit status 1 also if a session has not moved.");
 }
 

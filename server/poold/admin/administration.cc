@@ -7,7 +7,7 @@
 #include "common/text/gpu_uuid.h"
 #include "server/poold/admin/dump.h"
 #include "server/poold/admin/metrics.h"
-#include "server/poold/admin/quota_messages.h"
+#include "server/tenants/quota_messages.h"
 
 namespace gpupool::server {
 
@@ -132,6 +132,11 @@ void Administration::save(upgrade::State& to) const {
   to.set_started_ms(
       std::chrono::duration_cast<std::chrono::milliseconds>(started_.time_since_epoch()).count());
   ended_.save(to);
+  for (const std::string& name : tenants_.changed()) {
+    upgrade::ChangedQuota& changed = *to.add_quotas();
+    changed.set_tenant(name);
+    *changed.mutable_quota() = to_message(tenants_.find(name)->quota);
+  }
   if (!kept_socket_) return;
   upgrade::AdminSocket& socket = *to.mutable_admin_socket();
   socket.set_path(kept_socket_->path());
@@ -143,10 +148,14 @@ void Administration::restore(const upgrade::State& from) {
   upgrades_ = from.upgrades();
   started_ = std::chrono::system_clock::time_point(std::chrono::milliseconds(from.started_ms()));
   ended_.restore(from);
+  for (const upgrade::ChangedQuota& changed : from.quotas()) {
+    if (const auto set = tenants_.set_quota(changed.tenant(), quota_of(changed.quota())); !set)
+      log::warning("quota_not_kept", {{"tenant", changed.tenant()}, {"reason", set.error().message}});
+  }
   if (from.has_admin_socket()) {
     const upgrade::AdminSocket& socket = from.admin_socket();
-    kept_socket_ = std::make_unique<OwnedSocket>(
-        OwnedSocket::take_over(socket.path(), socket.lock(), socket.socket()));
+    kept_socket_ =
+        std::make_unique<OwnedSocket>(OwnedSocket::take_over(socket.path(), socket.lock(), socket.socket()));
   }
 }
 

@@ -7,7 +7,7 @@
 #include "common/text/gpu_uuid.h"
 #include "common/text/printable.h"
 #include "common/version.h"
-#include "server/poold/admin/quota_messages.h"
+#include "server/tenants/quota_messages.h"
 
 namespace gpupool::server {
 namespace {

@@ -74,7 +74,9 @@ void EndedSessionsUsage::save(upgrade::State& to) const {
 }
 
 void EndedSessionsUsage::restore(const upgrade::State& from) {
-  for (size_t gpu = 0; gpu < std::min<size_t>(gpu_nanoseconds.size(), static_cast<size_t>(from.gpu_nanoseconds_size())); ++gpu)
+  for (size_t gpu = 0;
+       gpu < std::min<size_t>(gpu_nanoseconds.size(), static_cast<size_t>(from.gpu_nanoseconds_size()));
+       ++gpu)
     gpu_nanoseconds[gpu] = from.gpu_nanoseconds(static_cast<int>(gpu));
   for (const upgrade::Usage& usage : from.usage()) {
     tenants[usage.tenant()] = {.gpu_nanoseconds = usage.gpu_nanoseconds(),

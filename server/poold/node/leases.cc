@@ -5,9 +5,9 @@
 
 #include "common/log/log.h"
 #include "common/text/gpu_uuid.h"
-#include "server/poold/admin/quota_messages.h"
 #include "server/poold/upgrade/times.h"
 #include "server/quota/account.h"
+#include "server/tenants/quota_messages.h"
 
 namespace gpupool::server {
 namespace {

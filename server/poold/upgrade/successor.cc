@@ -131,16 +131,16 @@ Result<std::string> read_all(int socket) {
 Result<void> check(const upgrade::State& state) {
   const std::string from = "the running poold (version " + printable(state.version()) + ")";
   if (state.format() > kStateFormat)
-    return Error{ErrorCode::malformed, from + " writes its state in format " + std::to_string(state.format()) +
-                                           ", and version " + kVersion + " reads up to " +
-                                           std::to_string(kStateFormat)};
+    return Error{ErrorCode::malformed, from + " writes its state in format " +
+                                           std::to_string(state.format()) + ", and version " + kVersion +
+                                           " reads up to " + std::to_string(kStateFormat)};
   for (const upgrade::Session& session : state.pool().sessions()) {
     if (session.control_version() >= kOldestControlVersion && session.control_version() <= kControlVersion)
       continue;
-    return Error{ErrorCode::malformed,
-                 "session " + std::to_string(session.number()) + " was started by version " +
-                     printable(session.version()) + ", whose workers version " + kVersion +
-                     " cannot take over; migrate the session or let it end first"};
+    return Error{ErrorCode::malformed, "session " + std::to_string(session.number()) +
+                                           " was started by version " + printable(session.version()) +
+                                           ", whose workers version " + kVersion +
+                                           " cannot take over; migrate the session or let it end first"};
   }
   return {};
 }
@@ -236,9 +236,8 @@ void CheckedProgram::start(asio::io_context& context, const Program& program, co
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   const auto environment =
       environment_with(std::to_string(kSocket) + ":" + std::to_string(sender->pid) + ":check");
-  const int error =
-      ::posix_spawn(&self->pid_, program.path.c_str(), &actions, &attributes,
-                    words_of(program.arguments).data(), words_of(environment).data());
+  const int error = ::posix_spawn(&self->pid_, program.path.c_str(), &actions, &attributes,
+                                  words_of(program.arguments).data(), words_of(environment).data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(output[1]);

@@ -10,7 +10,7 @@ namespace {
 
 // What is waited for has many sources, and takes some milliseconds: look this often.
 constexpr std::chrono::milliseconds kLook{1};
-constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the log
+constexpr std::chrono::milliseconds kLogPatience{1'000};
 
 }  // namespace
 
@@ -42,9 +42,10 @@ void Upgrade::await(std::function<bool()> pending, std::function<void()> then) {
   if (stopped_) return;
   if (Clock::now() >= deadline_ || !pending()) return then();
   timer_.expires_after(kLook);
-  timer_.async_wait([this, pending = std::move(pending), then = std::move(then)](const asio::error_code& status) {
-    if (!status) await(pending, then);
-  });
+  timer_.async_wait(
+      [this, pending = std::move(pending), then = std::move(then)](const asio::error_code& status) {
+        if (!status) await(pending, then);
+      });
 }
 
 void Upgrade::close_doors() {
@@ -64,7 +65,7 @@ void Upgrade::end_spare_workers() {
 
 void Upgrade::execute_program() {
   log::info("upgrading", {{"program", program_.path}, {"from", kVersion}});
-  (void)log::flush(kLastLines);
+  (void)log::flush(kLogPatience);
   const Error failure = execute(program_, host_.state());
   log::error("not_upgraded", {{"reason", failure.message}, {"note", "this version goes on"}});
   under_way_ = false;

@@ -6,7 +6,8 @@
 //    over: handshakes, clients that wait for a worker, questions between workers. What takes longer than
 //    kPatience is refused.
 // 3. Workers without a session end.
-// 4. poold executes the program, which takes over the listeners, the workers and all that poold knows of them.
+// 4. poold executes the program, which takes over the listeners, the workers and all that poold knows of
+// them.
 //
 // Sessions notice none of it: their connections are their workers'. Turns on a GPU go on, but none changes
 // for as long as the new program takes to start.
@@ -28,8 +29,8 @@ class Upgrade {
   // What it needs of the daemon.
   struct Host {
     std::function<upgrade::State()> state;
-    std::function<void()> close_doors;              // accept no connections
-    std::function<bool()> has_waiting;              // something that cannot be handed over
+    std::function<void()> close_doors;  // accept no connections
+    std::function<bool()> has_waiting;  // something that cannot be handed over
     std::function<void()> give_up_waiting;
     std::function<void()> end_spare_workers;  // and services whose callers may be cut off
     std::function<bool()> has_spare_workers;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "server/handover/handover.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/answer_timer.h"
 #include "server/poold/workers/session_view.h"
-#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/workers.h"
 
 namespace gpupool::server {

@@ -68,7 +68,8 @@ void GpuTurns::save(uint64_t session, upgrade::Session& to) const {
 }
 
 void GpuTurns::restore(uint64_t session, const std::string& tenant, const upgrade::Session& from, Page page) {
-  Session& restored = sessions_.emplace(session, Session{tenant, from.lane(), std::move(page), {}}).first->second;
+  Session& restored =
+      sessions_.emplace(session, Session{tenant, from.lane(), std::move(page), {}}).first->second;
   const Time now = time_now();
   for (const upgrade::Turn& turn : from.turns()) {
     if (turn.gpu() >= quota::kMostGpus) continue;

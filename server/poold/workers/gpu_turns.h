@@ -14,11 +14,11 @@
 #include <memory>
 #include <string>
 
+#include "server/poold/upgrade/state.pb.h"
 #include "server/quota/arbiter.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 #include "server/quota/turn_word.h"
-#include "server/poold/upgrade/state.pb.h"
 #include "server/tenants/tenants.h"
 
 namespace gpupool::server {

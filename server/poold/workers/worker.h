@@ -43,9 +43,9 @@ struct Worker {
   int socket() { return control.native_handle(); }
 
   pid_t pid;
-  uint32_t control_version = kControlVersion;  // of its program
-  std::string version = kVersion;              // likewise
-  bool inherited = false;                      // started by this process's previous program
+  uint32_t control_version = kControlVersion;       // of its program
+  std::string version = kVersion;                   // likewise
+  bool inherited = false;                           // started by this process's previous program
   std::string cgroup;                               // empty: none
   std::unique_ptr<WorkerUsers::ReservedUser> user;  // returned when the process has been waited for
   asio::posix::stream_descriptor control;

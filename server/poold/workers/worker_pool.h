@@ -158,9 +158,7 @@ class WorkerPool {
   // For an upgrade (worker_pool_upgrade.cc, server/poold/upgrade/upgrade.h).
   //
   // True if clients wait for a worker, or workers for an answer that cannot be handed over.
-  bool has_waiting() const {
-    return !waiting_.empty() || shares_.has_questions() || peers_.has_attempts();
-  }
+  bool has_waiting() const { return !waiting_.empty() || shares_.has_questions() || peers_.has_attempts(); }
   // Refuses the clients, and answers that nothing was found.
   void give_up_waiting();
   // Ends the workers without a session, and starts no others; unpause() does so again.

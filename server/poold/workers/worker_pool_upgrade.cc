@@ -1,5 +1,5 @@
-// The part of WorkerPool that hands the sessions over to this process's next program, and takes them over from
-// the previous one.
+// The part of WorkerPool that hands the sessions over to this process's next program, and takes them over
+// from the previous one.
 #include <fcntl.h>
 
 #include <algorithm>

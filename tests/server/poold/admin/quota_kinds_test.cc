@@ -13,9 +13,9 @@
 #include "scheduler/admin/quota_words.h"
 #include "scheduler/admin/to_json.h"
 #include "server/poold/admin/metrics.h"
-#include "server/poold/admin/quota_messages.h"
 #include "server/quota/accounts.h"
 #include "server/quota/quota_members.h"
+#include "server/tenants/quota_messages.h"
 #include "server/tenants/tenants_file.h"
 #include "tests/support/catch.h"
 

@@ -1,4 +1,4 @@
-#include "server/poold/admin/quota_messages.h"
+#include "server/tenants/quota_messages.h"
 
 #include "protocol/control/quota_fields.h"
 #include "server/quota/quota_members.h"
@@ -33,8 +33,7 @@ quota::Quota quota_of(const admin::Quota& message) {
   for (const admin::GpuQuota& gpu : message.gpus()) {
     quota::GpuLimits& limits = quota.gpus[gpu.gpu()];
     for (const quota::Kind& kind : quota::kKinds) {
-      if (kind.per_gpu)
-        quota::member_of(kind).set_of_gpu(limits, quota::field_of(kind).get_of_gpu(gpu));
+      if (kind.per_gpu) quota::member_of(kind).set_of_gpu(limits, quota::field_of(kind).get_of_gpu(gpu));
     }
   }
   return quota;

@@ -1,0 +1,116 @@
+#include "server/poold/start.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <new>
+#include <set>
+#include <utility>
+
+#include "common/log/log.h"
+#include "common/version.h"
+#include "protocol/environment.h"
+#include "protocol/transport/tls/context.h"
+#include "server/poold/admin/audit.h"
+#include "server/poold/check_host.h"
+#include "server/poold/daemon.h"
+#include "server/poold/install_paths.h"
+#include "server/poold/listeners.h"
+#include "server/poold/reload.h"
+#include "server/poold/upgrade/successor.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the final log flush
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
+// with the confinement layers.
+std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options, const upgrade::State* previous) {
+  if (options.sandbox == Sandbox::off) return nullptr;
+  if (previous && !previous->cgroup().empty()) {
+    std::set<std::string> in_use;
+    for (const auto& session : previous->pool().sessions()) in_use.insert(session.cgroup());
+    return Cgroups::take_over(previous->cgroup(), options.worker_limits, in_use);
+  }
+  auto opened = Cgroups::open(options.worker_limits);
+  if (opened) return std::move(*opened);
+  if (opened.error().code != ErrorCode::unavailable)
+    log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
+  return nullptr;
+}
+
+// Exports the RDMA options to the workers' environment. They override variables that poold inherited.
+void export_rdma_settings(const ServerOptions& options) {
+  for (const auto& [variable, text] : options.rdma_settings) {
+    if (!set_environment(variable.c_str(), text)) throw std::bad_alloc();
+  }
+}
+
+// The parts of a start that can fail, without effect on others: for a program that is about to be installed.
+int check_upgrade(const ServerOptions& options, const upgrade::State& state) {
+  if (const auto keys = read_public_keys(options.pool.public_keys); !keys) return fail(keys.error().message);
+  if (listens_with_tls(options)) {
+    if (const auto tls = transport::tls::Context::server(options.tls); !tls) return fail(tls.error().message);
+  }
+  if (const auto opened = Audit(options.audit_file).open(); !opened) return fail(opened.error().message);
+  if (const auto checked = check_listeners(options, state.listeners()); !checked)
+    return fail(checked.error().message);
+  std::puts(kVersion);
+  return std::fflush(stdout) == 0 ? 0 : kExitFailure;
+}
+
+}  // namespace
+
+int start_daemon(const ServerOptions& options, const std::vector<std::string>& arguments) {
+  (void)::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();
+  const auto device = device_library_path(options.device);
+  if (!device) return fail(device.error().message);
+  const auto program = worker_program_path();
+  if (!program) return fail(program.error().message);
+  // Workers of the same user must not read this process's secrets from its memory.
+  if (options.sandbox != Sandbox::off) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
+  const auto received = receive_state();
+  if (!received) return fail(received.error().message);
+  const upgrade::State* const previous = *received ? &(*received)->state : nullptr;
+  if (previous && (*received)->only_check) return check_upgrade(options, *previous);
+  PreviousListeners listening = previous ? previous->listeners() : PreviousListeners();
+  auto listeners = open_listeners(options, listening);
+  if (!listeners) return fail(listeners.error().message);
+  log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
+  const auto warn_of_confinement = check_confinement(options, *device);
+  log::write_in_background();
+  warn_of_confinement();
+  if (options.shared_memory) listen_beside_tcp(options, *listeners, listening);
+  close_previous(listening);
+  if (previous) close_on_exec(*previous);
+  export_rdma_settings(options);
+  const int status = serve(options, {.arguments = arguments,
+                                     .listeners = std::move(*listeners),
+                                     .program = {.program = *program,
+                                                 .device = *device,
+                                                 .user = options.worker_users,
+                                                 .sandbox = options.sandbox,
+                                                 .tls = listens_with_tls(options),
+                                                 .rdma = options.rdma,
+                                                 .log_level = options.log_level},
+                                     .cgroups = open_cgroups(options, previous),
+                                     .previous = previous});
+  (void)log::flush(kLastLines);
+  return status;
+}
+
+}  // namespace gpupool::server
