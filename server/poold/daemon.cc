@@ -30,6 +30,8 @@
 namespace gpupool::server {
 namespace {
 
+const std::string kAuditStalled = "the server cannot write its audit file";
+
 class Daemon {
  public:
   Daemon(const ServerOptions& options, Prepared prepared)
@@ -97,7 +99,8 @@ class Daemon {
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         refusals_(context_, acceptor_, audit_),
         upgrade_(context_, std::move(prepared.arguments),
-                 {.state = [this] { return state(); },
+                 {.obstacle = [this] { return audit_.stalled() ? kAuditStalled : std::string(); },
+                  .state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
                   .has_waiting = [this] { return acceptor_.has_pending() || pool_.has_waiting(); },
                   .give_up_waiting = [this] { give_up_waiting(); },
@@ -261,8 +264,7 @@ class Daemon {
 
   std::optional<Refusal> refuses_sessions() const {
     if (!audit_.stalled()) return std::nullopt;
-    return Refusal{control::HelloReply::BUSY,
-                   "the server cannot write its audit file; try again later, or contact its operator"};
+    return Refusal{control::HelloReply::BUSY, kAuditStalled + "; try again later, or contact its operator"};
   }
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }

@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLogPatience{1'000};
 void Upgrade::begin(Begun begun) {
   if (stopped_) return begun(Error{ErrorCode::closed, "poold is shutting down"});
   if (under_way_) return begun(Error{ErrorCode::refused, "an upgrade is under way"});
+  if (const std::string why = host_.obstacle(); !why.empty()) return begun(Error{ErrorCode::refused, why});
   auto program = installed_program(arguments_);
   if (!program) return begun(program.error());
   program_ = std::move(*program);

@@ -28,6 +28,7 @@ class Upgrade {
   static constexpr std::chrono::milliseconds kPatience{5'000};
   // What it needs of the daemon.
   struct Host {
+    std::function<std::string()> obstacle;  // why poold cannot be upgraded now; empty: it can
     std::function<upgrade::State()> state;
     std::function<void()> close_doors;  // accept no connections
     std::function<bool()> has_waiting;  // something that cannot be handed over

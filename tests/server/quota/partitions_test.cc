@@ -126,3 +126,18 @@ TEST_CASE("no partition is placed before the GPUs are known") {
   partitions.set_gpus({kSmall});
   CHECK(*partitions.take(1, "a") == PerGpu{0b01});
 }
+
+TEST_CASE("assignments survive their process's program") {
+  Partitions before = of({kLarge}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});
+  CHECK(*before.take(1, "a") == PerGpu{0x000f});
+  CHECK(*before.take(2, "b") == PerGpu{0x00f0});
+  // b's partition ends while it has a session, a's grows.
+  const std::map<std::string, Partitions::Shares> changed{{"a", each(500)}, {"c", each(250)}, {"d", each(250)}};
+  Partitions after = of({kLarge}, changed);
+  after.restore(before.assigned());
+  CHECK(after.groups_of("c") == PerGpu{0x0f00});
+  CHECK(after.groups_of("a") == PerGpu{0xf00f});  // beside those of b's session
+  CHECK(after.groups_of("d").empty());
+  after.release(2);
+  CHECK(after.groups_of("d") == PerGpu{0x00f0});
+}

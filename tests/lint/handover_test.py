@@ -1,0 +1,60 @@
+"""Tests scripts/checks/handover.py."""
+import unittest
+
+from checked_tree import CheckedTree
+
+EMPTY = ("server/quota/account.h", "server/quota/shared_allocations.h", "server/quota/turn_word.h", "protocol/wire/checkpoint.h",
+         "protocol/wire/images.h", "protocol/wire/peers.h")
+
+
+class Handover(CheckedTree):
+    check = "handover.py"
+
+    def setUp(self):
+        super().setUp()
+        for name in EMPTY:
+            self.write(name)
+        self.version(1)
+        self.write("server/handover/control.def", "// CONTROL(id, kind, body): a row\nCONTROL(1, ready, NoBody)  // text\n")
+        self.message("uint64_t number = 0;  // not 0")
+        self.write("server/quota/session_page.h", "struct SessionPage {\n  std::atomic<uint32_t> bell;\n};\n")
+        self.write("protocol/control/quota.def", 'QUOTA_IN_WORKERS(uint32_t, streams, 4096, count, "streams", "help")\n')
+        self.assert_passes("--write")
+
+    def version(self, number):
+        self.write("server/handover/handover.h", f"constexpr uint32_t kControlVersion = {number};\nvoid send();\n")
+
+    def message(self, member):
+        self.write("server/handover/control_messages.h", f"struct Migrate {{\n  {member}\n  int f() const {{ return 1; }}\n}};\n")
+
+    def test_accepts_changes_of_comments_code_and_texts(self):
+        self.message("uint64_t  number = 0;  /* more */\n  bool empty() const { return number == 0; }")
+        self.write("protocol/control/quota.def", 'QUOTA_IN_WORKERS(uint32_t, streams, 9999, count, "streams", "other")\n')
+        self.assert_passes()
+
+    def test_finds_a_changed_member(self):
+        self.message("uint32_t number = 0;")
+        self.assert_finds("server/handover/versions/1.txt: not in the sources any more: uint64_t number = 0;",
+                          "server/handover/versions/1.txt: new in the sources: uint32_t number = 0;",
+                          "server/handover/versions/1.txt: messages or shared memory have changed")
+
+    def test_finds_another_order(self):
+        self.message("uint64_t number = 0;\n  uint64_t other = 0;")
+        self.assert_passes("--write")
+        self.message("uint64_t other = 0;\n  uint64_t number = 0;")
+        self.assert_finds("server/handover/versions/1.txt: messages or shared memory have changed (or their order)")
+
+    def test_finds_a_new_kind(self):
+        self.write("server/handover/control.def", "CONTROL(1, ready, NoBody)\nCONTROL(2, failed, NoBody)\n")
+        self.assert_finds("server/handover/versions/1.txt: new in the sources: CONTROL(2, failed, NoBody)",
+                          "server/handover/versions/1.txt: messages or shared memory have changed")
+
+    def test_a_new_version_must_be_recorded(self):
+        self.version(2)
+        self.assert_finds("server/handover/versions/2.txt: is missing")
+        self.assert_passes("--write")
+        self.assert_passes()
+
+
+if __name__ == "__main__":
+    unittest.main()
