@@ -7,10 +7,10 @@
 #include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <stdexcept>
 #include <thread>
 
+#include "tests/bench/pauses.h"
 #include "tests/bench/run_program.h"
 #include "tests/support/poold_process.h"
 
@@ -36,36 +36,6 @@ struct Size {
 constexpr Size kSizes[] = {
     {64u << 20, "64MiB", 50}, {1u << 30, "1GiB", 80}, {uint64_t{4} << 30, "4GiB", 150}};
 constexpr double kMostSilentPercent = 10;
-
-struct Pause {
-  Clock::time_point start;
-  Clock::duration time;
-};
-
-std::vector<Pause> pauses(const Process& program) {
-  std::vector<Pause> all;
-  std::istringstream lines(program.output());
-  long long start = 0, time = 0;
-  for (std::string word; lines >> word;) {
-    if (word != "paused" || !(lines >> start >> time)) continue;
-    all.push_back({Clock::time_point(std::chrono::nanoseconds(start)), std::chrono::nanoseconds(time)});
-  }
-  return all;
-}
-
-double milliseconds(Clock::duration time) {
-  return std::chrono::duration<double, std::milli>(time).count();
-}
-
-// The longest pause that has some of its time between the two.
-double longest_pause(const Process& program, Clock::time_point from, Clock::time_point to) {
-  double longest = 0;
-  for (const Pause& pause : pauses(program)) {
-    if (pause.start < to && pause.start + pause.time > from)
-      longest = std::max(longest, milliseconds(pause.time));
-  }
-  return longest;
-}
 
 Json ask(const PooldProcess& poold, std::vector<std::string> words) {
   words.insert(words.begin(),

@@ -8,14 +8,19 @@
 //     servers,
 //                                              by turns; prints "NAME_0 TIME" and "NAME_1 TIME" in us, of the
 //                                              fastest tenth of the rounds
+//     gpupool-bench-survive pulse MS           launches a kernel every MS milliseconds and waits for it; prints
+//                                              "working", and "paused START TIME" (nanoseconds of the monotonic
+//                                              clock) for each launch of 1 ms or more. SIGTERM ends it
 #include <dirent.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "tests/bench/program.h"
 
@@ -143,18 +148,45 @@ void numbering(int rounds) {
   }
 }
 
+volatile sig_atomic_t ended = 0;
+
+long long nanoseconds(Clock::duration time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+void pulse(int interval_ms) {
+  constexpr std::chrono::milliseconds kLong{1};
+  (void)::signal(SIGTERM, [](int) { ended = 1; });
+  CHECK(cuInit(0));
+  const Side side(0);
+  std::printf("working\n");
+  std::fflush(stdout);
+  while (!ended) {
+    const auto begin = Clock::now();
+    CHECK(cuLaunchKernel(side.function, 1, 1, 1, 1, 1, 1, 0, side.stream, nullptr, nullptr));
+    CHECK(cuStreamSynchronize(side.stream));
+    if (const auto time = Clock::now() - begin; time >= kLong) {
+      std::printf("paused %lld %lld\n", nanoseconds(begin.time_since_epoch()), nanoseconds(time));
+      std::fflush(stdout);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(interval_ms));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string what = argc == 3 ? argv[1] : "";
   const int count = argc == 3 ? std::atoi(argv[2]) : 0;
-  if (count <= 0 || (what != "silence" && what != "numbering")) {
-    std::fprintf(stderr, "usage: gpupool-bench-survive silence COUNT | numbering ROUNDS\n");
+  if (count <= 0 || (what != "silence" && what != "numbering" && what != "pulse")) {
+    std::fprintf(stderr, "usage: gpupool-bench-survive silence COUNT | numbering ROUNDS | pulse MS\n");
     return 2;
   }
   if (what == "silence")
     silence(count);
-  else
+  else if (what == "numbering")
     numbering(count);
+  else
+    pulse(count);
   return 0;
 }

@@ -6,6 +6,7 @@
 
 #include "tests/bench/moves.h"
 #include "tests/bench/run_program.h"
+#include "tests/bench/upgrades.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"
 
@@ -35,6 +36,7 @@ class Suite {
     if (chosen("silence")) silence();
     if (chosen("numbering")) numbering();
     if (chosen("moves")) moves_.round();
+    if (chosen("upgrades")) upgrades_.round();
   }
   std::vector<Figure> figures() const {
     std::vector<Figure> all;
@@ -43,6 +45,7 @@ class Suite {
       if (chosen("numbering")) add_costs(transport, all);
     }
     if (chosen("moves")) moves_.add_figures(all);
+    if (chosen("upgrades")) upgrades_.add_figures(all);
     return all;
   }
 
@@ -123,6 +126,7 @@ class Suite {
   const Authority authority_;
   const Authority::Files files_;
   Moves moves_{suite_.device, suite_.quick};
+  Upgrades upgrades_{suite_.device, suite_.quick};
   std::map<std::string, std::vector<double>> silence_;  // by transport
   std::map<std::string, Samples> with_, without_;       // likewise
   bool swapped_ = false;

@@ -1,5 +1,5 @@
-// gpupool-bench --suite survive: how long a program's calls wait after its connections were cut and while its
-// session moves, and what it costs that sessions can be resumed, compared with sessions that cannot.
+// gpupool-bench --suite survive: how long a program's calls wait after its connections were cut, while its session
+// moves and while poold is upgraded, and what it costs that sessions can be resumed, compared with sessions that cannot.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ struct SurviveSuite {
   std::string device = "softgpu";
   int rounds = 5;
   bool quick = false;
-  std::vector<std::string> only;  // parts: silence, numbering, moves; empty: all
+  std::vector<std::string> only;  // parts: silence, numbering, moves, upgrades; empty: all
 };
 
 // Throws std::runtime_error if a program fails.

@@ -36,3 +36,11 @@ TEST_CASE("a quick survive suite moves a session of 64 MiB") {
   }
   CHECK(run.value("move_64MiB_sent_in_silence", "tcp") < 100);
 }
+
+TEST_CASE("a quick survive suite upgrades poold") {
+  const QuickRun run = quick_run({"--suite", "survive", "--only", "upgrades"}, std::chrono::minutes(5));
+  INFO(run.output);
+  CHECK(run.value("upgrade_whole", "auto") > 0);
+  CHECK(run.value("upgrade_whole", "auto") < 30'000);
+  CHECK(run.value("upgrade_longest_launch", "auto") < 30'000);
+}

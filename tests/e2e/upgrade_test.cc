@@ -14,6 +14,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/contains.h"
 #include "tests/support/cutting_proxy.h"
+#include "tests/support/installed_poold.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -27,41 +28,6 @@ constexpr unsigned kShare = 10;  // of the rounds
 #else
 constexpr unsigned kShare = 1;
 #endif
-
-// A folder with a poold of its own, which can be replaced as a package manager does it.
-class Installation {
- public:
-  Installation() {
-    fs::create_directories(folder_.path() / "bin");
-    const fs::path built = fs::path(program_path("poold")).parent_path();
-    fs::create_symlink(built / "poold-worker", folder_.path() / "bin" / "poold-worker");
-    fs::create_symlink(built.parent_path() / "lib", folder_.path() / "lib");
-    install();
-  }
-  fs::path poold() const { return folder_.path() / "bin" / "poold"; }
-  void install() { install(program_path("poold")); }
-  void install(const fs::path& program) {
-    const fs::path fresh = folder_.path() / "bin" / "poold.new";
-    // Another thread may fork while a file is open for writing, and a program with a writer cannot start.
-    REQUIRE(run_to_end({"cp", program, fresh}).status == 0);
-    fs::rename(fresh, poold());
-  }
-  void install_script(const std::string& text) {
-    const fs::path fresh = folder_.path() / "script";
-    std::ofstream(fresh) << text;
-    fs::permissions(fresh, fs::perms::owner_all);
-    install(fresh);
-    fs::remove(fresh);
-  }
-  // Executes the installed poold in place of the built one.
-  std::vector<std::string> launcher() const {
-    return {"/bin/sh", "-c", "shift; exec " + poold().string() + R"( "$@")", "sh"};
-  }
-  const TemporaryFolder& folder() const { return folder_; }
-
- private:
-  TemporaryFolder folder_;
-};
 
 struct Upgradable {
   explicit Upgradable(const std::vector<std::string>& options = {}, Environment softgpu = {})
@@ -85,7 +51,7 @@ struct Upgradable {
     CHECK(done["upgrades"] == ++upgrades);
     struct stat file {
     }, running{};
-    REQUIRE(::stat(installed.poold().c_str(), &file) == 0);
+    REQUIRE(::stat(installed.path().c_str(), &file) == 0);
     REQUIRE(::stat(("/proc/" + std::to_string(pool.poold().pid()) + "/exe").c_str(), &running) == 0);
     CHECK(running.st_ino == file.st_ino);
   }
@@ -95,7 +61,7 @@ struct Upgradable {
     return std::make_unique<Process>(all, pool.through(std::move(more)));
   }
 
-  Installation installed;
+  InstalledPoold installed;
   Pool pool;
   unsigned upgrades = 0;
 };
@@ -203,7 +169,7 @@ TEST_CASE("a program that cannot take over changes nothing") {
     refused("cannot start");
   }
   SECTION("it is not there") {
-    fs::remove(server.installed.poold());
+    fs::remove(server.installed.path());
     refused("cannot start");
   }
   SECTION("the configuration has become wrong") {
