@@ -157,3 +157,35 @@ TEST_CASE("a lease whose session cannot move stays and pool-admin says why") {
   INFO(app.output());
   CHECK(status == 0);
 }
+
+TEST_CASE("leases go on while their hosts are upgraded") {
+  WholePool pool;
+  std::vector<std::unique_ptr<Leased>> programs;
+  for (int i = 0; i < 3; ++i) programs.push_back(std::make_unique<Leased>(pool));
+  const auto leases = [&] {
+    std::vector<std::string> ids;
+    for (const Json& lease : json_of(pool, {"leases"})) ids.push_back(lease.at("id"));
+    return ids;
+  };
+  const std::vector<std::string> before = leases();
+  const std::vector<std::string> nodes = nodes_of_leases(pool);
+  for (int round = 0; round < 2; ++round) {
+    for (Pool* const host : {&pool.first(), &pool.second()}) {
+      const Finished upgraded = run_patiently(
+          {program_path("pool-admin"), "--poold", "unix:" + host->poold().admin_socket(), "upgrade"}, {});
+      INFO(upgraded.output);
+      CHECK(upgraded.status == 0);
+    }
+  }
+  CHECK(leases() == before);
+  CHECK(nodes_of_leases(pool) == nodes);
+  // The scheduler still rules: it moves a lease to the other node, and a new one is granted.
+  const std::string node = other(nodes.at(0));
+  INFO(pool.pool_admin({"move", before.at(0), "--to", node}));
+  CHECK(eventually([&] { return nodes_of_leases(pool).at(0) == node; }, kLongPatience));
+  const Finished another = run_patiently(pool.command({"--compute", "20"}, {driver_app(), "copies"}), {});
+  INFO(another.output);
+  CHECK(another.status == 0);
+  for (const auto& program : programs) program->expect_nothing_lost();
+  CHECK(pool.is_idle());
+}
