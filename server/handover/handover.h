@@ -20,7 +20,8 @@
 //
 // A worker stays with its version when poold is upgraded, so kControlVersion counts the versions of these
 // messages and of the memory that both map (quota::SessionPage, quota::Account); poold does not send a worker
-// what its version does not know. scripts/checks/handover.py (test lint.handover) fails if a change needs a new one.
+// what its version does not know. scripts/checks/versions.py (test lint.versions) fails if a change needs a
+// new one.
 #pragma once
 #include <array>
 #include <cstdint>

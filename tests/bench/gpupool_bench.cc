@@ -422,10 +422,11 @@ void add_suites(CLI::App& app, Options& options) {
          "survive "
          "suite: silence, numbering, moves, upgrades [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes",    "priorities",
-                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",     "grants",
-                             "failover",   "quota",   "pools",      "compression", "images",    "answers",
-                             "resident",   "records", "served",     "silence", "numbering", "moves", "upgrades"}));
+      ->check(CLI::IsMember({"shares",      "hard",       "elastic",   "two",        "shapes",
+                             "priorities",  "accounting", "memory",    "partitions", "bandwidth",
+                             "stuck",       "grants",     "failover",  "quota",      "pools",
+                             "compression", "images",     "answers",   "resident",   "records",
+                             "served",      "silence",    "numbering", "moves",      "upgrades"}));
   app.add_option("--kills", options.failover.kills,
                  "number of kills of the leading scheduler, pool suite [50]")
       ->check(CLI::Range(1, 10'000));

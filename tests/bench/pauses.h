@@ -1,5 +1,5 @@
-// What a measured program has printed of calls that took long: lines "paused START TIME", in nanoseconds of the
-// monotonic clock, which is the same in all processes.
+// What a measured program has printed of calls that took long: lines "paused START TIME", in nanoseconds of
+// the monotonic clock, which is the same in all processes.
 #pragma once
 #include <chrono>
 

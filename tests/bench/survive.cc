@@ -8,9 +8,11 @@
 //     servers,
 //                                              by turns; prints "NAME_0 TIME" and "NAME_1 TIME" in us, of the
 //                                              fastest tenth of the rounds
-//     gpupool-bench-survive pulse MS           launches a kernel every MS milliseconds and waits for it; prints
-//                                              "working", and "paused START TIME" (nanoseconds of the monotonic
-//                                              clock) for each launch of 1 ms or more. SIGTERM ends it
+//     gpupool-bench-survive pulse MS           launches a kernel every MS milliseconds and waits for it;
+//     prints
+//                                              "working", and "paused START TIME" (nanoseconds of the
+//                                              monotonic clock) for each launch of 1 ms or more. SIGTERM ends
+//                                              it
 #include <dirent.h>
 #include <netinet/in.h>
 #include <signal.h>

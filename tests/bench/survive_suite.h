@@ -1,5 +1,6 @@
-// gpupool-bench --suite survive: how long a program's calls wait after its connections were cut, while its session
-// moves and while poold is upgraded, and what it costs that sessions can be resumed, compared with sessions that cannot.
+// gpupool-bench --suite survive: how long a program's calls wait after its connections were cut, while its
+// session moves and while poold is upgraded, and what it costs that sessions can be resumed, compared with
+// sessions that cannot.
 #pragma once
 #include <string>
 #include <vector>

@@ -72,7 +72,8 @@ void Upgrades::add_figures(std::vector<Figure>& all) const {
     return times[(times.size() - 1) * percent / 100];
   };
   const std::string beside = std::to_string(whole_ms_.size()) + " upgrades", tcp = "auto";
-  all.push_back({"upgrade_longest_launch_p50", tcp, part(longest_ms_, 50), "ms", "no upgrade", part(usual_ms_, 50)});
+  all.push_back(
+      {"upgrade_longest_launch_p50", tcp, part(longest_ms_, 50), "ms", "no upgrade", part(usual_ms_, 50)});
   all.push_back({"upgrade_longest_launch",
                  tcp,
                  part(longest_ms_, 100),

@@ -33,7 +33,7 @@ Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut
 Proxy::~Proxy() {
   ending_ = true;
   listener_->close();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Proxy::run(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards) {
@@ -52,6 +52,7 @@ void Proxy::run(const transport::Endpoint& server, uint64_t cut_after, uint64_t 
         continue;
       }
       from_client_ += *received;
+      keep(false, buffer.data(), *received);
       look(buffer.data(), *received);
       if (!pass(**upstream, {buffer.data(), *received}) || from_client_ >= cut_after_upwards) break;
     }
@@ -67,12 +68,20 @@ void Proxy::run(const transport::Endpoint& server, uint64_t cut_after, uint64_t 
       continue;
     }
     from_server_ += *received;
+    keep(true, buffer.data(), *received);
     if (!pass(**client, {buffer.data(), *received})) break;
     if (from_server_ >= cut_after) break;
   }
   (*client)->close();
   (*upstream)->close();
   up.join();
+}
+
+// Called before the bytes are passed on, so that what a side sends because of them is kept behind them.
+void Proxy::keep(bool from_server, const std::byte* bytes, size_t size) {
+  if (!recording_) return;
+  const std::lock_guard lock(mutex_);
+  recorded_.push_back({from_server, std::string(reinterpret_cast<const char*>(bytes), size)});
 }
 
 void Proxy::look(const std::byte* bytes, size_t size) {

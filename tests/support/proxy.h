@@ -5,8 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "protocol/transport/transport.h"
 
@@ -30,9 +32,21 @@ class Proxy {
   uint64_t from_server() const { return from_server_; }  // bytes
   uint64_t from_client() const { return from_client_; }
   uint64_t uploads() const { return uploads_; }  // commands with a part of a module image
+  // Keeps what passes from now on.
+  void record() { recording_ = true; }
+  struct Passed {
+    bool from_server = false;
+    std::string bytes;
+  };
+  // Waits until both connections have ended, and returns what has passed, in this order.
+  const std::vector<Passed>& recorded() {
+    thread_.join();
+    return recorded_;
+  }
 
  private:
   void run(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards);
+  void keep(bool from_server, const std::byte* bytes, size_t size);
   void look(const std::byte* bytes, size_t size);
 
   std::unique_ptr<transport::Listener> listener_;
@@ -41,6 +55,9 @@ class Proxy {
   std::string unread_;  // incomplete header
   uint64_t skip_ = 0;   // remaining bytes of the current body
   bool hello_seen_ = false;
+  std::atomic<bool> recording_{false};
+  std::mutex mutex_;  // guards recorded_
+  std::vector<Passed> recorded_;
   std::thread thread_;
 };
 

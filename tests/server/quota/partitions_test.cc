@@ -132,7 +132,8 @@ TEST_CASE("assignments survive their process's program") {
   CHECK(*before.take(1, "a") == PerGpu{0x000f});
   CHECK(*before.take(2, "b") == PerGpu{0x00f0});
   // b's partition ends while it has a session, a's grows.
-  const std::map<std::string, Partitions::Shares> changed{{"a", each(500)}, {"c", each(250)}, {"d", each(250)}};
+  const std::map<std::string, Partitions::Shares> changed{
+      {"a", each(500)}, {"c", each(250)}, {"d", each(250)}};
   Partitions after = of({kLarge}, changed);
   after.restore(before.assigned());
   CHECK(after.groups_of("c") == PerGpu{0x0f00});

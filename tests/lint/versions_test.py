@@ -1,4 +1,4 @@
-"""Tests scripts/checks/handover.py."""
+"""Tests scripts/checks/versions.py."""
 import unittest
 
 from checked_tree import CheckedTree
@@ -7,14 +7,16 @@ EMPTY = ("server/quota/account.h", "server/quota/shared_allocations.h", "server/
          "protocol/wire/images.h", "protocol/wire/peers.h")
 
 
-class Handover(CheckedTree):
-    check = "handover.py"
+class Versions(CheckedTree):
+    check = "versions.py"
 
     def setUp(self):
         super().setUp()
         for name in EMPTY:
             self.write(name)
         self.version(1)
+        self.frame()
+        self.write("protocol/calls/stream.def", "CUDA_CALL(0x0301, cuStreamQuery, sync, value)\nCUDA_OLDER(cuStreamOld, cuStreamQuery)\n")
         self.write("server/handover/control.def", "// CONTROL(id, kind, body): a row\nCONTROL(1, ready, NoBody)  // text\n")
         self.message("uint64_t number = 0;  // not 0")
         self.write("server/quota/session_page.h", "struct SessionPage {\n  std::atomic<uint32_t> bell;\n};\n")
@@ -23,6 +25,9 @@ class Handover(CheckedTree):
 
     def version(self, number):
         self.write("server/handover/handover.h", f"constexpr uint32_t kControlVersion = {number};\nvoid send();\n")
+
+    def frame(self, members="uint32_t length = 0;\n  uint16_t id = 0;"):
+        self.write("protocol/wire/frame.h", f"constexpr uint16_t kProtocolVersion = 1;\nstruct CommandHeader {{\n  {members}\n}};\n")
 
     def message(self, member):
         self.write("server/handover/control_messages.h", f"struct Migrate {{\n  {member}\n  int f() const {{ return 1; }}\n}};\n")
@@ -48,6 +53,19 @@ class Handover(CheckedTree):
         self.write("server/handover/control.def", "CONTROL(1, ready, NoBody)\nCONTROL(2, failed, NoBody)\n")
         self.assert_finds("server/handover/versions/1.txt: new in the sources: CONTROL(2, failed, NoBody)",
                           "server/handover/versions/1.txt: messages or shared memory have changed")
+
+    def test_the_protocol_may_grow(self):
+        self.frame("uint32_t length = 0;\n  uint16_t id = 0;\n  uint16_t flags = 0;")
+        self.write("protocol/calls/stream.def", "CUDA_CALL(0x0300, cuStreamNew, sync)\nCUDA_BY_HAND(0x0301, cuStreamQuery, async, value)\n")
+        self.assert_passes()
+
+    def test_the_protocol_keeps_what_it_has(self):
+        self.frame("uint16_t id = 0;\n  uint32_t length = 0;")
+        self.assert_finds("protocol/wire/versions/1.txt: peers of other releases would misunderstand this")
+        self.frame()
+        self.write("protocol/calls/stream.def", "CUDA_CALL(0x0302, cuStreamQuery, sync, value)\n")
+        self.assert_finds("protocol/wire/versions/1.txt: not in the sources any more: CUDA(0x0301, cuStreamQuery)",
+                          "protocol/wire/versions/1.txt: peers of other releases would misunderstand this")
 
     def test_a_new_version_must_be_recorded(self):
         self.version(2)

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Usage: scripts/checks/versions.py [--write]
+Compares what programs of different versions say to each other with the versions that were recorded:
+
+- server/handover/versions/N.txt: the messages between poold and its workers, and the memory that both map, of kControlVersion
+  N. After an upgrade poold has workers of older versions. Any change needs a new version, as server/handover/handover.h says.
+- protocol/wire/versions/N.txt: what clients and servers send, of kProtocolVersion N: they may be of different releases. What
+  is recorded must stay; new commands, messages and rows may be added, if a peer that does not know them never gets them.
+
+--write records the present versions. A version that was released is never written again, except for additions.
+"""
+import dataclasses
+import fnmatch
+import re
+import sys
+
+from tree import ROOT, finish, read, tracked_files
+
+
+
+@dataclasses.dataclass
+class Kind:
+    """One of the two languages."""
+    number: str  # the file and the constant of the version
+    constant: str
+    folder: str
+    sources: tuple  # names of files, or patterns
+    may_grow: bool
+    advice: str
+
+
+KINDS = (
+    Kind("server/handover/handover.h", "kControlVersion", "server/handover/versions",
+         ("server/handover/control.def", "server/handover/control_messages.h", "server/handover/handover.h", "server/quota/session_page.h",
+          "server/quota/account.h", "server/quota/shared_allocations.h", "server/quota/turn_word.h", "protocol/wire/checkpoint.h",
+          "protocol/wire/images.h", "protocol/wire/peers.h", "protocol/control/quota.def"), False,
+         "messages or shared memory have changed (or their order); see kControlVersion in server/handover/handover.h"),
+    Kind("protocol/wire/frame.h", "kProtocolVersion", "protocol/wire/versions", ("protocol/wire/*.def", "protocol/wire/*.h", "protocol/calls/*.def"),
+         True, "peers of other releases would misunderstand this; see docs/wire-format.md"),
+)
+ROWS = re.compile(r"^(CONTROL|COMMAND|QUOTA_IN_WORKERS|CUDA_\w+)\(([^()]*)\)", re.MULTILINE)
+COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+FUNCTION = re.compile(r"\)\s*(const|noexcept)?\s*$")
+
+
+def row_of(match):
+    """A row without what is not sent: of a quota only the type and the name of the member matter, of a function its number
+    and name. None: nothing of the row is sent."""
+    words = [word.strip() for word in match[2].split(",")]
+    if match[1].startswith("CUDA_"):
+        return f"CUDA({words[0]}, {words[1]})" if words[0].startswith("0x") else None
+    return f"{match[1]}({', '.join(words[:2] if match[1] == 'QUOTA_IN_WORKERS' else words)})"
+
+
+def without_functions(text):
+    """Replaces the bodies of functions by semicolons."""
+    kept, depth, at = [], 0, 0
+    while at < len(text):
+        if depth == 0 and text[at] == "{" and FUNCTION.search("".join(kept[-80:])):
+            depth = 1
+            kept.append(";")
+        elif depth:
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+        else:
+            kept.append(text[at])
+        at += 1
+    return "".join(kept)
+
+
+def layout(name):
+    """The declarations of a file that say what lies where: rows, constants, enumerations, structs and their members."""
+    text = COMMENTS.sub("", read(name))
+    if name.endswith(".def"):
+        return [row for row in map(row_of, ROWS.finditer(text)) if row]
+    text = re.sub(r"^[ \t]*#.*?(?<!\\)$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = []
+    for statement in re.split(r"(?<=[;{}])", without_functions(text)):
+        words = " ".join(statement.split())
+        is_code = "(" in words or words.startswith(("return ", "using ", "namespace ", "template ", "friend ", "if ", "else "))
+        if words and words not in ("{", "}", "};", ";") and not is_code and not re.match(r"constexpr uint\d+_t k(Control|Protocol)Version\b", words):
+            lines.append(words)
+    return lines
+
+
+def text_of(kind):
+    files = [name for pattern in kind.sources for name in tracked_files() if fnmatch.fnmatchcase(name, pattern)]
+    return "".join(f"# {name}\n" + "".join(f"{line}\n" for line in layout(name)) for name in files)
+
+
+def is_subsequence(recorded, now):
+    """True if all recorded lines are there, in their order."""
+    rest = iter(now)
+    return all(line in rest for line in recorded)
+
+
+def faults(kind, write):
+    number = re.search(rf"constexpr uint\d+_t {kind.constant} =\s+(\d+);", read(kind.number))
+    if not number:
+        return [f"{kind.number}: {kind.constant} was not found"]
+    path, now = f"{kind.folder}/{number[1]}.txt", text_of(kind)
+    if write:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(now, encoding="utf-8")
+    if not (ROOT / path).exists():
+        return [f"{path}: is missing; scripts/checks/versions.py --write records the version"]
+    before, after = read(path).splitlines(), now.splitlines()
+    if before == after or (kind.may_grow and is_subsequence(before, after)):
+        return []
+    findings = [f"{path}: not in the sources any more: {line}" for line in before if line not in set(after)]
+    if not kind.may_grow:
+        findings += [f"{path}: new in the sources: {line}" for line in after if line not in set(before)]
+    return findings + [f"{path}: {kind.advice}"]
+
+
+finish("versions", [fault for kind in KINDS for fault in faults(kind, sys.argv[1:] == ["--write"])],
+       "messages and shared memory are those of the recorded versions")
