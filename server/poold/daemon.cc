@@ -103,7 +103,7 @@ class Daemon {
                   .state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
                   .has_waiting = [this] { return acceptor_.has_pending() || pool_.has_waiting(); },
-                  .give_up_waiting = [this] { give_up_waiting(); },
+                  .give_up_waiting = [this] { acceptor_.drop_pending(), pool_.give_up_waiting(); },
                   .end_spare_workers = [this] { end_spare_workers(); },
                   .has_spare_workers = [this] { return pool_.has_spare_workers() || !closer_.idle(); },
                   .undo = [this] { undo_upgrade(); }}) {}
@@ -169,11 +169,6 @@ class Daemon {
     if (auto restored = pool_.restore(previous_->pool()); !restored) return restored;
     administration_.restore(*previous_);
     return {};
-  }
-
-  void give_up_waiting() {
-    acceptor_.drop_pending();
-    pool_.give_up_waiting();
   }
 
   void end_spare_workers() {
