@@ -11,6 +11,7 @@
 #include "client/process/process.h"
 #include "client/session/quota_refusals.h"
 #include "protocol/calls/codec.h"
+#include "protocol/calls/row_ids.h"
 #include "protocol/driver/exports.h"
 
 namespace gpupool::client {
@@ -102,6 +103,10 @@ constexpr Kind kNamed<cuda::role::destroyed_handle<K>> = K;
 template <>
 inline constexpr Kind kNamed<cuda::role::stream> = Kind::stream;
 
+template <Kind K>
+constexpr bool kNamesCode =
+    K == Kind::function || K == Kind::kernel || K == Kind::module || K == Kind::library;
+
 template <uint16_t Id, Mode M, class Function, class... Roles>
 struct Call;
 
@@ -112,9 +117,11 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   static constexpr bool kNeedsContext = M == Mode::async || M == Mode::sync || M == Mode::once;
   static constexpr bool kWaits = M != Mode::async && M != Mode::async_without_context;
   static constexpr bool kOnce = M == Mode::once || M == Mode::once_without_context;
-  // Cached replies about kernels depend on settings that these rows change: the rows of module.def,
-  // cuCtxSetCacheConfig (0x0103) and cuCtxSetSharedMemConfig (0x0105).
-  static constexpr bool kSetsKernels = !kOnce && (Id >> 8 == 0x05 || Id == 0x0103 || Id == 0x0105);
+  // Cached replies about kernels depend on calls that name a kernel or its module, and on two settings of the
+  // context.
+  static constexpr bool kSetsKernels =
+      !kOnce && ((kNamesCode<kNamed<Roles>> || ...) || Id == cuda::row_id::cuCtxSetCacheConfig ||
+                 Id == cuda::row_id::cuCtxSetSharedMemConfig);
 
   static CUresult forward(A... arguments) noexcept { return run(typename Row::Args(arguments...)); }
 
