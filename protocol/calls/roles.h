@@ -66,6 +66,20 @@ struct session_range {};  // as many bytes as parameter N says
 struct guarded_device_address {};
 }  // namespace role
 
+template <class Role>
+constexpr bool kMakes = false;
+template <Kind K>
+constexpr bool kMakes<role::new_handle<K>> = true;
+template <class Role>
+constexpr bool kDestroys = false;
+template <Kind K>
+constexpr bool kDestroys<role::destroyed_handle<K>> = true;
+// True if any role of a row makes (destroys) an object.
+template <class... Roles>
+constexpr bool kRowMakes = (kMakes<Roles> || ...);
+template <class... Roles>
+constexpr bool kRowDestroys = (kDestroys<Roles> || ...);
+
 // Limit for arrays in a row's arguments: far above what any driver function takes, far below what could harm
 // the worker.
 constexpr size_t kMaxArrayBytes = 1u << 20;

@@ -59,20 +59,6 @@ bool objects(wire::Reader reader, CallObjects& objects) {
   return cuda::Row<Function, Roles...>::visit(reader, Collector{objects});
 }
 
-template <class Role>
-constexpr bool kMakes = false;
-template <Kind K>
-constexpr bool kMakes<new_handle<K>> = true;
-template <class Role>
-constexpr bool kDestroys = false;
-template <Kind K>
-constexpr bool kDestroys<destroyed_handle<K>> = true;
-// True if any role of the row makes (destroys) an object.
-template <class Function, class... Roles>
-constexpr bool kRowMakes = (kMakes<Roles> || ...);
-template <class Function, class... Roles>
-constexpr bool kRowDestroys = (kDestroys<Roles> || ...);
-
 constexpr bool needs_context(Mode mode) {
   return mode == Mode::async || mode == Mode::sync || mode == Mode::once;
 }
@@ -116,14 +102,14 @@ constexpr auto kRowOfId = [] {
   return rows;
 }();
 
-#define CUDA_CALL(id, name, mode, ...)                                \
-  CallRow{id,                                                         \
-          #name,                                                      \
-          needs_context(Mode::mode),                                  \
-          kRowMakes<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>,    \
-          kRowDestroys<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>, \
-          is_async(Mode::mode),                                       \
-          &execute<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>,     \
+#define CUDA_CALL(id, name, mode, ...)                            \
+  CallRow{id,                                                     \
+          #name,                                                  \
+          needs_context(Mode::mode),                              \
+          cuda::kRowMakes<__VA_ARGS__>,                           \
+          cuda::kRowDestroys<__VA_ARGS__>,                        \
+          is_async(Mode::mode),                                   \
+          &execute<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>, \
           &objects<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>},
 const CallRow kTable[] = {
 #include "protocol/calls/calls.def"

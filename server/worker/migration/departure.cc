@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "protocol/calls/row_ids.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/handlers/call_rows.h"
@@ -297,7 +298,8 @@ Result<void> Departure::send_records() {
     wire::Writer writer(body);
     writer.put(event);
     writer.put(uint64_t{0});  // the legacy stream of the event's context
-    add({{.id = kEventRecord, .context = session_.history.context_of(event)}, {body.begin(), body.end()}});
+    add({{.id = cuda::row_id::cuEventRecord, .context = session_.history.context_of(event)},
+         {body.begin(), body.end()}});
   }
   return attempt_->target.send_added();
 }

@@ -1,7 +1,7 @@
 #include "server/worker/migration/history_rules.h"
 
-#include <cstring>
-#include <string_view>
+#include <array>
+#include <iterator>
 
 #include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
@@ -9,7 +9,7 @@
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
 #include "protocol/wire/reader.h"
-#include "server/worker/handlers/call_rows.h"
+#include "server/worker/migration/history_row_rules.h"
 
 namespace gpupool::worker {
 namespace {
@@ -21,74 +21,7 @@ constexpr uint64_t kHostMemory = uint64_t{0x60} << 56;    // combined with its n
 constexpr uint64_t kAvoidedRange = uint64_t{0x61} << 56;  // combined with the page of its address
 
 constexpr const char* kShared = "memory or events that are shared with other programs";
-constexpr const char* kArrays = "arrays, textures or surfaces";
 constexpr const char* kResources = "green contexts or their resources";
-
-// Rows that change a setting. `selector`: the bytes of the body that say which of the object's settings.
-struct Setter {
-  std::string_view name;
-  struct Bytes {
-    size_t at = 0, count = 0;
-  } selector, second = {};
-  bool forgets = false;  // undoes the setting of the row `undoes`
-  std::string_view undoes = {};
-};
-constexpr Setter kSetters[] = {
-    {"cuCtxSetLimit", {0, 4}},
-    {"cuCtxSetCacheConfig", {}},
-    {"cuCtxSetSharedMemConfig", {}},
-    {"cuCtxEnablePeerAccess", {0, 8}},
-    {"cuCtxDisablePeerAccess", {0, 8}, {}, true, "cuCtxEnablePeerAccess"},
-    {"cuFuncSetAttribute", {8, 4}},
-    {"cuFuncSetCacheConfig", {}},
-    {"cuFuncSetSharedMemConfig", {}},
-    {"cuKernelSetAttribute", {0, 4}, {16, 4}},
-    {"cuKernelSetCacheConfig", {12, 4}},
-    {"cuStreamSetAttribute", {8, 4}},
-    {"cuStreamCopyAttributes", {8, 8}},
-    {"cuMemSetAccess", {0, 16}},
-};
-
-// Rows that make something without a handle, or whose objects cannot migrate.
-constexpr std::string_view kMemoryMap = "cuMemMap", kMemoryUnmap = "cuMemUnmap",
-                           kSetAccess = "cuMemSetAccess";
-constexpr uint16_t kFirstArrayRow = 0x0700, kLastArrayRow = 0x07ff;  // array.def
-constexpr std::string_view kMulticast = "cuMulticast";
-
-bool makes_in_array_rows(std::string_view name) {
-  return name.ends_with("Create") || name.ends_with("Create_v2");
-}
-
-struct RowRule {
-  const Setter* setter = nullptr;
-  bool maps = false, unmaps = false;
-  const char* obstacle = nullptr;
-  bool counts = false;  // changes the history
-};
-
-RowRule rule_of(const CallRow& row) {
-  const std::string_view name = row.name;
-  RowRule rule;
-  for (const Setter& setter : kSetters) {
-    if (setter.name == name) rule.setter = &setter;
-  }
-  rule.maps = name == kMemoryMap;
-  rule.unmaps = name == kMemoryUnmap;
-  if (row.id >= kFirstArrayRow && row.id <= kLastArrayRow && makes_in_array_rows(name))
-    rule.obstacle = kArrays;
-  if (name.starts_with(kMulticast) && !name.ends_with("Granularity")) rule.obstacle = "multicast objects";
-  rule.counts = rule.setter || rule.maps || rule.unmaps || rule.obstacle || row.makes || row.destroys;
-  return rule;
-}
-
-const std::vector<RowRule>& row_rules() {
-  static const auto rules = [] {
-    std::vector<RowRule> all;
-    for (const CallRow& row : call_rows()) all.push_back(rule_of(row));
-    return all;
-  }();
-  return rules;
-}
 
 // True if the object is destroyed with the context in which it was made.
 bool belongs_to_context(uint64_t handle) {
@@ -105,44 +38,6 @@ bool belongs_to_context(uint64_t handle) {
   }
 }
 
-std::string selected(const Setter& setter, std::span<const std::byte> body) {
-  std::string text(setter.undoes.empty() ? setter.name : setter.undoes);
-  for (const Setter::Bytes& part : {setter.selector, setter.second}) {
-    if (part.at + part.count > body.size()) continue;
-    text.append(reinterpret_cast<const char*>(body.data()) + part.at, part.count);
-  }
-  return text;
-}
-
-HistoryEffect effect_of_row(const wire::CommandHeader& header, std::span<const std::byte> body) {
-  HistoryEffect effect;
-  const auto index = find_row(header.id);
-  CallObjects objects;
-  if (!index || !call_rows()[*index].objects(wire::Reader(body), objects)) return effect;
-  const RowRule& rule = row_rules()[*index];
-  effect.makes.assign(objects.made.begin(), objects.made.end());
-  effect.destroys.assign(objects.destroyed.begin(), objects.destroyed.end());
-  effect.uses.assign(objects.named.begin(), objects.named.end());
-  effect.obstacle = rule.obstacle;
-  wire::Reader reader(body);
-  if (rule.maps) effect.makes.push_back(History::mapped_key(reader.get<uint64_t>()));
-  if (rule.unmaps) {
-    const auto address = reader.get<uint64_t>();
-    effect.unmaps = {address, address + reader.get<uint64_t>()};
-  }
-  if (!rule.setter) return effect;
-  const bool of_range = rule.setter->name == kSetAccess;
-  if (of_range)
-    effect.configures = History::mapped_key(reader.get<uint64_t>());
-  else if (objects.stream != CallObjects::kNoStream)
-    effect.configures = objects.stream;
-  else
-    effect.configures = effect.uses.empty() ? header.context : effect.uses.front();
-  effect.setting = selected(*rule.setter, body);
-  effect.forgets_setting = rule.setter->forgets;
-  return effect;
-}
-
 // The objects that a graph's node names. Returns false if the node is malformed.
 bool add_node(wire::Reader& reader, HistoryEffect& effect) {
   const auto node = reader.get<wire::GraphNode>();
@@ -157,7 +52,7 @@ bool add_node(wire::Reader& reader, HistoryEffect& effect) {
     case wire::GraphNodeKind::event_record:
     case wire::GraphNodeKind::event_wait: effect.uses.push_back(body.get<wire::GraphEvent>().event); break;
     case wire::GraphNodeKind::copy:
-      if (node.body_bytes != sizeof(wire::GraphCopy)) effect.obstacle = kArrays;
+      if (node.body_bytes != sizeof(wire::GraphCopy)) effect.obstacle = kArrayObstacle;
       break;
     case wire::GraphNodeKind::conditional: {
       const auto conditional = body.get<wire::GraphConditional>();
@@ -290,7 +185,7 @@ class CommandEffect {
       case Id::release_host_memory:
         return destroys(kHostMemory | reader_.get<wire::ReleaseHostMemory>().memory);
       case Id::array_part:
-      case Id::get_reference: cannot_migrate(kArrays); return makes(reader_.get<uint64_t>());
+      case Id::get_reference: cannot_migrate(kArrayObstacle); return makes(reader_.get<uint64_t>());
       case Id::describe_resources:
         cannot_migrate(kResources);
         return makes(reader_.get<wire::DescribeResources>().description);
@@ -309,46 +204,118 @@ class CommandEffect {
   HistoryEffect effect_;
 };
 
+// The commands that CommandEffect has cases for.
+constexpr Id kRecordedCommands[] = {
+    Id::avoid_addresses,
+    Id::retain_primary_context,
+    Id::release_primary_context,
+    Id::reset_primary_context,
+    Id::create_context,
+    Id::destroy_context,
+    Id::load_module,
+    Id::load_library,
+    Id::get_function,
+    Id::get_kernel,
+    Id::kernel_function,
+    Id::get_global,
+    Id::graph_nodes,
+    Id::instantiate_graph,
+    Id::update_graph,
+    Id::set_graph_node,
+    Id::enable_graph_node,
+    Id::destroy_graph,
+    Id::create_linker,
+    Id::destroy_linker,
+    Id::share_host_memory,
+    Id::release_host_memory,
+    Id::array_part,
+    Id::get_reference,
+    Id::describe_resources,
+    Id::export_memory,
+    Id::import_memory,
+    Id::export_event,
+    Id::import_event,
+    Id::own_stream,
+};
+constexpr Id kUnrecordedCommands[] = {
+    // DeviceMemory knows the memory that these map and free.
+    Id::map_memory,
+    Id::free_memory,
+    Id::move_addresses,
+    // Work, and what the client exchanges with it.
+    Id::launch,
+    Id::launch_graph,
+    Id::upload_graph,
+    Id::host_function,
+    Id::host_function_done,
+    Id::hold_stream,
+    Id::resume_stream,
+    Id::copy_to_device,
+    Id::copy_from_device,
+    Id::copy_shared,
+    Id::bulk_to_device,
+    Id::bulk_from_device,
+    Id::bulk_to_peer,
+    Id::copy_to_peer,
+    Id::cancel_bulk,
+    Id::direct_to_device,
+    Id::direct_from_device,
+    // Waits and queries.
+    Id::ping,
+    Id::synchronize_context,
+    Id::synchronize_stream,
+    Id::synchronize_event,
+    Id::await_record,
+    Id::await_barriers,
+    Id::await_room,
+    Id::kernel_names,
+    Id::device_resource,
+    Id::split_resource,
+    // Changes of objects that cannot migrate, and parts of an image, which History::keep_image() keeps.
+    Id::upload_part,
+    Id::add_link_input,
+    Id::complete_link,
+    Id::linked_image,
+    Id::destroy_array,
+    Id::set_border_color,
+    // The session itself, and migrations.
+    Id::goodbye,
+    Id::acknowledge,
+    Id::adopt_session,
+    Id::begin_migration,
+    Id::migrate_session,
+    Id::end_migration,
+    Id::fill_variable,
+    Id::place_variable,
+};
+
+template <size_t N>
+constexpr int count_of(const Id (&ids)[N], Id id) {
+  int count = 0;
+  for (const Id one : ids) count += one == id;
+  return count;
+}
+
+#define COMMAND(id, name)                                                                                   \
+  static_assert(count_of(kRecordedCommands, Id::name) + count_of(kUnrecordedCommands, Id::name) == 1, #name \
+                ": a migration must know whether this command changes objects or settings: add it "         \
+                "to kRecordedCommands or kUnrecordedCommands");
+#include "protocol/wire/commands.def"
+#undef COMMAND
+
+// Indexed by the command's position in commands.def.
+constexpr auto kIsRecorded = [] {
+  std::array<bool, std::size(kRecordedCommands) + std::size(kUnrecordedCommands)> recorded{};
+  for (const Id id : kRecordedCommands) recorded[static_cast<uint16_t>(id) - wire::kFirstCommand] = true;
+  return recorded;
+}();
+
 }  // namespace
 
 bool changes_history(uint16_t command) {
-  if (command < wire::kFirstCommand) {
-    const auto row = find_row(command);
-    return row && row_rules()[*row].counts;
-  }
-  switch (static_cast<Id>(command)) {
-    case Id::avoid_addresses:
-    case Id::retain_primary_context:
-    case Id::release_primary_context:
-    case Id::reset_primary_context:
-    case Id::create_context:
-    case Id::destroy_context:
-    case Id::load_module:
-    case Id::load_library:
-    case Id::get_function:
-    case Id::get_kernel:
-    case Id::kernel_function:
-    case Id::get_global:
-    case Id::graph_nodes:
-    case Id::instantiate_graph:
-    case Id::update_graph:
-    case Id::set_graph_node:
-    case Id::enable_graph_node:
-    case Id::destroy_graph:
-    case Id::create_linker:
-    case Id::destroy_linker:
-    case Id::share_host_memory:
-    case Id::release_host_memory:
-    case Id::array_part:
-    case Id::get_reference:
-    case Id::describe_resources:
-    case Id::export_memory:
-    case Id::import_memory:
-    case Id::export_event:
-    case Id::import_event:
-    case Id::own_stream: return true;
-    default: return false;
-  }
+  if (command < wire::kFirstCommand) return row_changes_history(command);
+  const size_t index = command - wire::kFirstCommand;
+  return index < kIsRecorded.size() && kIsRecorded[index];
 }
 
 HistoryEffect effect_of(const wire::CommandHeader& header, std::span<const std::byte> body,

@@ -1,6 +1,6 @@
-// What each command means for the history: which objects it makes, names, configures and destroys. Rows of
-// the call table say it by the roles of their parameters, except settings; commands by the cases in the
-// source.
+// What each command means for the history: which objects it makes, names, configures and destroys. For rows
+// of the call table: history_row_rules.h; for other commands: the lists and cases in the source. A command
+// that is in none of the lists does not compile.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +10,6 @@
 #include "server/worker/migration/history.h"
 
 namespace gpupool::worker {
-
-// Rows of event.def.
-constexpr uint16_t kEventRecord = 0x0402, kEventRecordWithFlags = 0x0403;
 
 // False for commands that never change the history, such as launches and copies. Any thread.
 bool changes_history(uint16_t command);

@@ -9,6 +9,7 @@
 #include "server/worker/handlers/call_rows.h"
 #include "server/worker/handlers/commands.h"
 #include "server/worker/handlers/host_function.h"
+#include "server/worker/migration/history_row_rules.h"
 #include "server/worker/migration/history_rules.h"
 #include "server/worker/session/session.h"
 
@@ -287,8 +288,7 @@ void Executor::note(const Command& command, wire::Reader body) {
     wire::Reader copy = body;
     session_.departure.executed(header, copy.get_bytes(copy.remaining()));
   }
-  if (header.id == kEventRecord || header.id == kEventRecordWithFlags)
-    return session_.history.note_record(body.get<uint64_t>());
+  if (const auto event = recorded_event(header.id, body)) return session_.history.note_record(*event);
   if (!changes_history(header.id)) return;
   const auto bytes = body.get_bytes(body.remaining());
   wire::Reader reader(bytes);

@@ -8,6 +8,7 @@
 #include "protocol/wire/images.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/handlers/call_rows.h"
+#include "server/worker/migration/history_row_rules.h"
 #include "server/worker/migration/history_rules.h"
 #include "tests/support/catch.h"
 
@@ -16,6 +17,12 @@ namespace {
 
 using cuda::Kind;
 using Id = wire::Command;
+
+constexpr std::pair<uint16_t, const char*> kCommands[] = {
+#define COMMAND(id, name) {id, #name},
+#include "protocol/wire/commands.def"
+#undef COMMAND
+};
 
 constexpr uint64_t handle(Kind kind, uint32_t index) {
   return cuda::make_handle(kind, 1, index);
@@ -230,6 +237,43 @@ TEST_CASE("recorded events are known while they exist") {
   CHECK(recorder.history.recorded() == std::set<uint64_t>{kEvent});
   recorder.call("cuEventDestroy_v2", kEvent);
   CHECK(recorder.history.recorded().empty());
+}
+
+TEST_CASE("records of events are recognized by their rows") {
+  wire::Buffer body;
+  wire::Writer writer(body);
+  writer.put(kContext);
+  writer.put(kEvent);
+  CHECK(recorded_event(row("cuEventRecord"), wire::Reader(body)) == kContext);  // its first parameter
+  CHECK(recorded_event(row("cuEventRecordWithFlags"), wire::Reader(body)) == kContext);
+  CHECK(recorded_event(row("cuEventQuery"), wire::Reader(body)) == std::nullopt);
+#if CUDA_VERSION >= 12050
+  CHECK(recorded_event(row("cuCtxRecordEvent"), wire::Reader(body)) == kEvent);
+#endif
+}
+
+TEST_CASE("arrays and textures are obstacles") {
+  for (const char* name : {"cuArray3DCreate_v2", "cuTexRefCreate"}) {
+    Recorder recorder;
+    const bool array = std::string_view(name) == "cuArray3DCreate_v2";
+    if (array)
+      recorder.call(name, handle(Kind::array, 50), uint8_t{0});
+    else
+      recorder.call(name, handle(Kind::texture_reference, 50));
+    CHECK(recorder.history.obstacle() != nullptr);
+  }
+}
+
+// The compiler checks that each command is in one of the lists of history_rules.cc.
+TEST_CASE("a command has an effect if it changes the history, and none otherwise") {
+  const std::vector<std::byte> zeros(256);
+  for (const auto& [id, name] : kCommands) {
+    INFO(name);
+    const HistoryEffect effect = effect_of({.id = id}, zeros, false);
+    const bool has_effect = !effect.makes.empty() || !effect.destroys.empty() || !effect.setting.empty() ||
+                            effect.obstacle != nullptr;
+    CHECK(has_effect == changes_history(id));
+  }
 }
 
 TEST_CASE("an obstacle lasts as long as its object, or for good if there is none") {
