@@ -75,78 +75,12 @@ struct Wrapper {
   std::string_view name;
   void* (*function)();  // returns the wrapper; its address is not a constant expression
 };
-#define WRAP(name, wrapper)                                                                 \
-  {                                                                                         \
-    #name, [] { return reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper)); } \
-  }
+#define GUARD(name, wrapper) \
+  {#name, [] { return reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper)); }},
 constexpr Wrapper kWrappers[] = {
-    WRAP(cuMemsetD8Async, set_d8),
-    WRAP(cuMemsetD16Async, set_d16),
-    WRAP(cuMemsetD32Async, set_d32),
-    WRAP(cuMemsetD2D8Async, set_2d8),
-    WRAP(cuMemsetD2D16Async, set_2d16),
-    WRAP(cuMemsetD2D32Async, set_2d32),
-    WRAP(cuMemcpyDtoDAsync_v2, copy_bytes),
-    WRAP(cuMemcpyPeerAsync, copy_peer),
-    WRAP(cuCtxEnablePeerAccess, enable_peer),
-    WRAP(cuCtxDisablePeerAccess, disable_peer),
-    WRAP(cuMemcpy2DAsync_v2, copy_2d),
-    WRAP(cuMemcpy3DAsync_v2, copy_3d),
-    WRAP(cuMemCreate, create_memory),
-    WRAP(cuMemRelease, release_memory),
-    WRAP(cuCtxSetLimit, set_limit),
-    WRAP(cuMemGetAllocationGranularity, memory_granularity),
-    WRAP(cuMemGetInfo_v2, memory_info),
-    WRAP(cuMemMap, map_memory),
-    WRAP(cuMemUnmap, unmap_memory),
-    WRAP(cuMemSetAccess, set_memory_access),
-    WRAP(cuMemGetAccess, get_memory_access),
-    WRAP(cuStreamWaitValue32_v2, wait_value32),
-    WRAP(cuStreamWaitValue64_v2, wait_value64),
-    WRAP(cuStreamBatchMemOp_v2, batch),
-    WRAP(cuStreamSetAttribute, set_stream_attribute),
-    WRAP(cuModuleUnload, unload_module),
-#if CUDA_VERSION >= 12000
-    WRAP(cuLibraryUnload, unload_library),
-    WRAP(cuTensorMapEncodeTiled, encode_tiled),
-    WRAP(cuTensorMapEncodeIm2col, encode_im2col),
-#endif
-#if CUDA_VERSION >= 12080
-    WRAP(cuTensorMapEncodeIm2colWide, encode_im2col_wide),
-    WRAP(cuMemBatchDecompressAsync, decompress),
-#endif
-#if CUDA_VERSION >= 12010
-    WRAP(cuMulticastCreate, create_multicast),
-    WRAP(cuMulticastAddDevice, add_multicast_device),
-    WRAP(cuMulticastBindMem, bind_multicast_memory),
-    WRAP(cuMulticastBindAddr, bind_multicast_address),
-    WRAP(cuMulticastUnbind, unbind_multicast),
-    WRAP(cuMulticastGetGranularity, multicast_granularity),
-#endif
-    WRAP(cuStreamCreate, create_stream),
-    WRAP(cuStreamCreateWithPriority, create_stream_with_priority),
-    WRAP(cuStreamDestroy_v2, destroy_stream),
-    WRAP(cuStreamQuery, query_stream),
-    WRAP(cuEventCreate, create_event),
-    WRAP(cuEventRecord, record_event),
-    WRAP(cuEventRecordWithFlags, record_event_with_flags),
-    WRAP(cuStreamWaitEvent, wait_event),
-    WRAP(cuEventQuery, query_event),
-    WRAP(cuEventDestroy_v2, destroy_event),
-    WRAP(cuArray3DCreate_v2, create_array),
-    WRAP(cuMipmappedArrayCreate, create_mipmapped_array),
-    WRAP(cuTexObjectCreate, create_texture),
-    WRAP(cuTexObjectDestroy, destroy_texture),
-    WRAP(cuSurfObjectCreate, create_surface),
-    WRAP(cuSurfObjectDestroy, destroy_surface),
-    WRAP(cuTexRefCreate, create_reference),
-    WRAP(cuTexRefDestroy, destroy_reference),
-    WRAP(cuTexRefSetArray, bind_array),
-    WRAP(cuTexRefSetMipmappedArray, bind_mipmapped_array),
-    WRAP(cuSurfRefSetArray, bind_surface),
-    WRAP(cuTexRefSetAddress2D_v3, bind_rows),
+#include "server/worker/handlers/guards.def"
 };
-#undef WRAP
+#undef GUARD
 
 constexpr const Wrapper* find_wrapper(std::string_view name) {
   for (const Wrapper& wrapper : kWrappers) {
@@ -160,7 +94,7 @@ using namespace cuda::role;
 using cuda::Kind;
 #define CUDA_CALL(id, name, mode, ...)                                    \
   static_assert(!cuda::kNeedsWrapper<__VA_ARGS__> || find_wrapper(#name), \
-                #name ": a row with guarded_device_address needs a wrapper in kWrappers");
+                #name ": a row with guarded_device_address needs a wrapper in guards.def");
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"
@@ -180,12 +114,10 @@ CUresult unload_after_kept_commands(CUcontext context, uint64_t handle, Postpone
 }
 
 void Calls::load(const SymbolLookup& symbol) {
-#define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(&::name)>(symbol(#name));
-  GPUPOOL_GUARDED_CALLS(GPUPOOL_LOAD)
-  GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_LOAD)
-  GPUPOOL_GUARDED_CALLS_12_1(GPUPOOL_LOAD)
-  GPUPOOL_GUARDED_CALLS_12_8(GPUPOOL_LOAD)
-#undef GPUPOOL_LOAD
+#define GUARD_CALLS(name) name = reinterpret_cast<decltype(&::name)>(symbol(#name));
+#define GUARD(name, wrapper) GUARD_CALLS(name)
+#include "server/worker/handlers/guards.def"
+#undef GUARD
 }
 
 void* Calls::wrapper(std::string_view name) const {
