@@ -27,6 +27,6 @@ TEST_CASE("docs/coverage.md is up to date") {
   std::ifstream in(COVERAGE_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == coverage_page(read_coverage(CLIENT_LIBRARY));
-  INFO("make docs/coverage.md anew: cmake --build --preset ci --target coverage");
+  INFO("make docs/coverage.md anew: cmake --build --preset dev --target coverage");
   CHECK(same);
 }

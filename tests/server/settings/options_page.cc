@@ -14,7 +14,7 @@ namespace {
 const std::string kEnd = "<!-- end of the list -->\n";
 
 std::string begin_of(const std::string& what) {
-  return "<!-- " + what + ", made by cmake --build --preset ci --target options -->\n";
+  return "<!-- " + what + ", made by cmake --build --preset dev --target options -->\n";
 }
 
 // Quotes names that are separated by commas. `before`: precedes each name.

@@ -150,7 +150,7 @@ TEST_CASE("docs/operations.md lists each option") {
   std::ifstream in(OPERATIONS_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == with_lists_of_options(page);
-  INFO("make the lists in docs/operations.md anew: cmake --build --preset ci --target options");
+  INFO("make the lists in docs/operations.md anew: cmake --build --preset dev --target options");
   CHECK(same);
 }
 

@@ -73,7 +73,7 @@ TEST_CASE("docs/softgpu-costs.md is the page generated from the table") {
   std::ifstream in(COSTS_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == gpupool::testing::costs_page();
-  INFO("regenerate docs/softgpu-costs.md: cmake --build --preset ci --target softgpu_costs");
+  INFO("regenerate docs/softgpu-costs.md: cmake --build --preset dev --target softgpu_costs");
   CHECK(same);
 }
 

@@ -10,7 +10,7 @@ namespace {
 constexpr char kHead[] =
     R"(# Costs of driver calls on softgpu
 
-Made from `server/softgpu/runtime/costs.def`: `cmake --build --preset ci --target softgpu_costs`.
+Made from `server/softgpu/runtime/costs.def`: `cmake --build --preset dev --target softgpu_costs`.
 
 A call that takes 30 us on NVIDIA's driver takes less than 1 us on softgpu, so a benchmark on softgpu does not expose a design that makes many of these calls.
 `SOFTGPU_COSTS=h100` gives driver calls the costs of the table. `SOFTGPU_COSTS=/path/to/file` reads the costs from a TOML file with lines

@@ -149,7 +149,7 @@ std::string page() {
          "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is generated from "
          "the table of instruction forms in\n"
          "`tests/server/softgpu/jit/isa/`, and a test compares both (`UPDATE_PAGES=1 "
-         "build/ci/tests/softgpu_jit_isa_test` writes the\n"
+         "build/dev/tests/softgpu_jit_isa_test` writes the\n"
          "page). That test compiles and runs every form counted under \"run\" and checks its result. It "
          "compiles a form under \"compiled\"\n"
          "to machine code without running it: the form needs a texture, a surface or a tensor map, which "

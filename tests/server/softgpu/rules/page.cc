@@ -8,7 +8,7 @@ namespace {
 constexpr char kHead[] =
     R"(# Driver rules that softgpu enforces
 
-Made from `server/softgpu/runtime/rules.def`: `cmake --build --preset ci --target softgpu_rules`.
+Made from `server/softgpu/runtime/rules.def`: `cmake --build --preset dev --target softgpu_rules`.
 
 softgpu is the device that gpupool is tested on. It enforces rules of NVIDIA's driver that programs could otherwise violate unnoticed, so that a design
 that would hang or fail on a GPU fails in a test. The setting `SOFTGPU_RULES` changes which rules are enforced:

@@ -32,6 +32,6 @@ TEST_CASE("docs/softgpu-rules.md is the page generated from the table") {
   std::ifstream in(RULES_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == gpupool::testing::rules_page();
-  INFO("regenerate docs/softgpu-rules.md: cmake --build --preset ci --target softgpu_rules");
+  INFO("regenerate docs/softgpu-rules.md: cmake --build --preset dev --target softgpu_rules");
   CHECK(same);
 }
