@@ -117,11 +117,11 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   count(kind, 1);
 }
 
-// Adds modulo 2^32, so ~0u subtracts one.
-void HandleTable::count(Kind kind, uint32_t more) {
-  if (kind == Kind::stream) counters_.streams.fetch_add(more, std::memory_order_relaxed);
+void HandleTable::count(Kind kind, int change) {
+  const auto amount = static_cast<uint32_t>(change);  // unsigned addition also subtracts
+  if (kind == Kind::stream) counters_.streams.fetch_add(amount, std::memory_order_relaxed);
   if (kind == Kind::module || kind == Kind::library)
-    counters_.modules.fetch_add(more, std::memory_order_relaxed);
+    counters_.modules.fetch_add(amount, std::memory_order_relaxed);
 }
 
 void HandleTable::adopt_child(uint64_t owner, uint64_t handle) {
@@ -146,7 +146,7 @@ void HandleTable::forget(Entry& entry) {
   const uint64_t handle = std::exchange(entry, {}).handle;
   kept_for_backlog_.erase(handle);
   --size_;
-  count(kind, ~0u);
+  count(kind, -1);
 }
 
 void HandleTable::unbind(uint64_t handle) {

@@ -26,7 +26,7 @@ class HandleTable {
  public:
   using Kind = cuda::Kind;
 
-  // Counts streams and modules in `counters`.
+  // Counts the objects that a quota limits in `counters` (count()).
   HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters,
               const VisibleDevices& visible)
       : api_(api), contexts_(contexts), counters_(counters), visible_(visible), pages_(kPages) {}
@@ -105,7 +105,8 @@ class HandleTable {
   template <class F>
   void for_each_entry(F&& visit);
   void forget(Entry& entry);
-  void count(Kind kind, uint32_t more);
+  // Adds to the counter of the kind, if a quota limits it.
+  void count(Kind kind, int change);
   void destroy(Kind kind, void* object);
   void destroy_where(const ContextState* context);
   void adopt_child(uint64_t owner, uint64_t handle);

@@ -4,6 +4,7 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -188,14 +189,28 @@ TEST_CASE("each kind of quota that workers enforce reaches their tenant's accoun
 }
 
 TEST_CASE("the help text lists the keys by the units of their values") {
-  CHECK(
-      admin::quota_keys_help() ==
-      "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of "
-      "each "
-      "GPU),\n"
-      "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), "
-      "bandwidth-to-device, "
-      "bandwidth-to-host\n"
-      "(1GB/s), sessions, streams, modules, resume-timeout (seconds, off, default); unlimited or 0 removes a "
-      "limit.");
+  // Without the breaks of lines.
+  std::string expected = "Quota keys:";
+  std::set<std::string> listed;
+  for (const Kind& first : kKinds) {
+    const std::string example = quota::example_of(first.unit);
+    if (!listed.insert(example).second) continue;
+    for (const Kind& kind : kKinds) {
+      if (quota::example_of(kind.unit) == example) expected += " " + quota::word_of(kind) + ",";
+    }
+    if (example.empty()) continue;
+    expected.pop_back();
+    expected += " (" + example + "),";
+  }
+  expected.back() = ';';
+  expected += " unlimited or 0 removes a limit.";
+
+  std::string help = admin::quota_keys_help();
+  for (size_t begin = 0; begin < help.size();) {
+    const size_t end = std::min(help.find('\n', begin), help.size());
+    CHECK(end - begin <= 128);
+    begin = end + 1;
+  }
+  std::replace(help.begin(), help.end(), '\n', ' ');
+  CHECK(help == expected);
 }
