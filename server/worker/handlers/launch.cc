@@ -26,6 +26,12 @@ enum LaunchAttribute : unsigned {
   kNvlinkCentricScheduling = 16,
 };
 
+// Returns the product of sizes that the client chose, or the largest number if it is too large.
+uint64_t product(const uint32_t (&sizes)[3]) {
+  uint64_t all = uint64_t{sizes[0]} * sizes[1];
+  return __builtin_mul_overflow(all, sizes[2], &all) ? UINT64_MAX : all;
+}
+
 // Launches a kernel after charging its local memory to the quota.
 template <class F>
 CUresult launch_in_quota(MemoryCharges& charges, ComputeGate& compute, StreamState& stream,
@@ -115,8 +121,7 @@ Outcome launch(Session& session, Command& command) {
                    CU_LAUNCH_PARAM_END};
   void** const packed = size != 0 ? extra : nullptr;
 
-  const WorkKind kind = kernel_kind(function, uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
-                                    uint64_t{launch.block[0]} * launch.block[1] * launch.block[2]);
+  const WorkKind kind = kernel_kind(function, product(launch.grid), product(launch.block));
   if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
     return launch_in_quota(session.memory_charges, session.compute, *stream, *kernel, kind, [&] {
       return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
