@@ -49,7 +49,7 @@ TEST_CASE("a session is ended while its kernel runs") {
   CHECK(eventually([&] { return pool_admin(pool, {"gpus"})[0]["memory_used_bytes"] < (150u << 20); }));
 }
 
-TEST_CASE("what a program holds and has used is seen while it runs and afterwards") {
+TEST_CASE("pool-admin and metrics show the memory and time of a program while it runs and afterwards") {
   Pool pool({}, {"--metrics", "127.0.0.1:0"});
   const uint16_t port = metrics_port(pool.poold().log());
   {

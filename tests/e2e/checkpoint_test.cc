@@ -165,7 +165,7 @@ TEST_CASE("a locked program waits for longer than a dead peer may be silent") {
   CHECK(ends_well(*target));
 }
 
-TEST_CASE("what is asked in the wrong state is refused") {
+TEST_CASE("requests in the wrong state are refused") {
   SmallPool pool;
   const auto target = pool.start({"computes_until", pool.file("end"), "1"});
   REQUIRE(makes_progress(*target));

@@ -32,7 +32,7 @@ TEST_CASE("programs get GPUs of one host and of several and give them back") {
     CHECK_FALSE(has(host->poold().log(), "session_killed"));
 }
 
-TEST_CASE("what runs goes on without a scheduler and the next one knows of it") {
+TEST_CASE("programs go on without a scheduler and the next scheduler knows their leases") {
   WholePool pool;
   Process app(pool.command({"--gpus", "4"}, {driver_app(), "hold_memory"}), {});
   REQUIRE(app.await_output("holding"));

@@ -96,7 +96,7 @@ TEST_CASE("a quota without room for a context is told by the call that makes it"
 }
 
 // The device's free memory, measured by another tenant, is compared with the tenant's account.
-TEST_CASE("what the device takes by itself for kernels and limits is never more than what is charged") {
+TEST_CASE("memory that the device takes by itself for kernels and limits never exceeds the charge") {
   constexpr uint64_t kQuota = 96;
   TemporaryFolder folder;
   SharedPool pool(

@@ -182,7 +182,7 @@ TEST_CASE("the session of a program that calls nothing moves") {
   move.expect_success("all kinds are unchanged");
 }
 
-TEST_CASE("what the session has used is free again on the server that it has left") {
+TEST_CASE("memory of a session is free again on the server that it has left") {
   Move move({"counting", std::to_string(1000 / kShare), "40000"});
   const uint64_t used = sessions_of(move.pools[0])[0]["gpus"][0]["memory_used_bytes"].get<uint64_t>();
   move.move();

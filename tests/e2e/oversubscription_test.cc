@@ -59,7 +59,7 @@ TEST_CASE("programs that have more than the device together alternate and keep w
   INFO(one->output() << two->output());
 }
 
-TEST_CASE("what is guaranteed is not moved") {
+TEST_CASE("guaranteed memory is not moved") {
   CrampedPool pool("memory = \"1GiB\"\nguaranteed_memory = \"1GiB\"");
   const auto one = pool.start("one", "10", "1");
   REQUIRE(one->await_output("round 0\n"));
@@ -98,7 +98,7 @@ TEST_CASE("programs that never pause and have more than the device together take
   CHECK(pool->poold().await_log("memory_moved_to_host", 3));
 }
 
-TEST_CASE("what goes to host memory is bounded") {
+TEST_CASE("memory moved to the host is bounded") {
   CrampedPool pool("memory = \"1GiB\"", "16");
   const auto one = pool.start("one", "10", "1");
   REQUIRE(one->await_output("round 0\n"));
@@ -133,7 +133,7 @@ TEST_CASE("a program that is killed while its memory is in host memory or comes 
   CHECK(last->wait(kLongPatience) == 0);
 }
 
-TEST_CASE("a worker that is killed while memory is moved harms nobody") {
+TEST_CASE("a worker that is killed while memory is moved harms no other session") {
   CrampedPool pool("memory = \"1GiB\"");
   for (int attempt = 0; attempt < 4; ++attempt) {
     const auto one = pool.start("one", "12", "1");

@@ -152,7 +152,7 @@ TEST_CASE("the session of a killed program ends soon and that of an ended progra
   CHECK(std::chrono::steady_clock::now() < end);
 }
 
-TEST_CASE("nobody but its client resumes a session") {
+TEST_CASE("only a session's client can resume it") {
   Pool pool({}, kResumes);
   Resumable session(pool);
   CHECK(session.reply.resume_timeout_ms == 60'000);

@@ -155,7 +155,7 @@ TEST_CASE("no server is named") {
   }
 }
 
-TEST_CASE("nobody listens") {
+TEST_CASE("a port where no program listens gives no device") {
   uint16_t port = 0;
   {
     auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
@@ -227,7 +227,7 @@ TEST_CASE("an empty token file is named") {
   }
 }
 
-TEST_CASE("what listens is no poold") {
+TEST_CASE("a server other than poold gives no device") {
   FakeServer web([](transport::Connection& client) {
     send_text(client, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
     read_all(client);

@@ -193,7 +193,7 @@ TEST_CASE("a limit that is lifted lets go of a program that waits for its turn")
   CHECK(done(*other) > 0);
 }
 
-TEST_CASE("a kernel that never ends keeps nobody from the device") {
+TEST_CASE("a kernel that never ends does not keep other tenants from the device") {
   SharedPool pool({"compute = 90", "compute = 10"});
   const auto endless = pool.start_working(1, {"endless"});
   scenarios_pass(pool, 2, {"kernels_wait_for_each_other", "events_order_streams"});

@@ -90,7 +90,7 @@ TEST_CASE("programs use the devices of two servers over tls as those of one") {
   }
 }
 
-TEST_CASE("pool-run takes a file with the token and who has none or trusts nobody is told what to do") {
+TEST_CASE("pool-run takes a file with the token and says what to do without a token or trusted authority") {
   SecurePool secure;
   Environment environment = secure.environment();
   environment.erase("GPUPOOL_TOKEN_FILE");

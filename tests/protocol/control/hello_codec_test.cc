@@ -158,7 +158,7 @@ void same_for_both(const std::string& bytes, Decode decode) {
 
 }  // namespace
 
-TEST_CASE("what the client writes is byte for byte what libprotobuf writes") {
+TEST_CASE("the client's hello has the same bytes as libprotobuf's") {
   CHECK(hello::encode(sample_hello()) == to_proto(sample_hello()).SerializeAsString());
   CHECK(hello::encode(sample_reply()) == to_proto(sample_reply()).SerializeAsString());
   CHECK(hello::encode(hello::Hello{}).empty());

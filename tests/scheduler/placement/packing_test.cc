@@ -20,7 +20,7 @@ TEST_CASE("requests of one size split the price of a GPU") {
   CHECK(rounded(share_prices({{320, 3}})) == std::vector<double>{0.333333});
 }
 
-TEST_CASE("of two complementary sizes the rarer is free") {
+TEST_CASE("the rarer of two complementary sizes is free") {
   // 190 fits beside 810: ten shares of 810 need ten GPUs with or without the 190s.
   CHECK(rounded(share_prices({{190, 5}, {810, 10}})) == std::vector<double>{0, 1});
   // More 190s than 810s: the remaining 190s fit five to a GPU, so each costs 0.2 and a share of 810 the other

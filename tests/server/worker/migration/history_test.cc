@@ -98,7 +98,7 @@ TEST_CASE("a history that is off keeps nothing") {
   CHECK(history.size() == 0);
 }
 
-TEST_CASE("what makes an object stays until the object is destroyed") {
+TEST_CASE("a command that makes an object stays until the object is destroyed") {
   Recorder recorder;
   recorder.load();
   recorder.get_function();
