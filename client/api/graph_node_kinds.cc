@@ -1,5 +1,5 @@
-// What the kinds of graph nodes have of their own (graph_node_kinds.h). A node's parameters are checked like
-// those of the immediate call.
+// The parts of each kind of graph node that the kinds do not share (graph_node_kinds.h). A node's parameters
+// are checked like those of the immediate call.
 #include "client/api/graph_node_kinds.h"
 
 #include <algorithm>

@@ -67,7 +67,7 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
   return limits;
 }
 
-// The device may record the event before the kernel, and earlier work of the stream, has completed.
+// An event of a launch's attribute may be recorded before the kernel and earlier work have completed.
 void invalidate_event_of(const CUlaunchAttribute& attribute) {
   if (const auto recorded = cuda::launch_event(attribute))
     stream_order().invalidate_event(cuda::handle_bits(recorded->event));

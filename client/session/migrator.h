@@ -18,7 +18,8 @@ class Migrator {
   static Result<std::unique_ptr<Migrator>> open(const std::string& address, bool same_server,
                                                 const Settings& settings);
 
-  // What the program was told about its devices must be true of this server's. Returns what is not.
+  // Checks that all that the program was told about its devices is true of this server's. The error says what
+  // differs.
   Result<void> compare(const std::vector<hello::Device>& known, int driver_version) const;
   // Asks the server to take over a session whose worker will connect to it.
   Result<void> ask_to_adopt();

@@ -48,7 +48,7 @@ class Reconnector {
 
   transport::ResumableConnection& connection_;
   const std::function<void(bool)> read_rest_;
-  std::mutex mutex_;  // guards the next four
+  std::mutex mutex_;  // guards switching_, next_terms_ and next_
   std::condition_variable changed_;
   bool switching_ = false;
   Terms next_terms_;

@@ -219,7 +219,7 @@ class Session {
   wire::AddressRange proposed_{};  // proposed by the server in its hello
   int driver_version_ = 0;
   std::atomic<const std::string*> server_;
-  mutable std::mutex server_mutex_;  // guards the next two
+  mutable std::mutex server_mutex_;  // guards image_nonce_ and largest_image_
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
   std::atomic<uint64_t> server_id_{0};

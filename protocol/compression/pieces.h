@@ -20,7 +20,7 @@ namespace gpupool::compression {
 // Memory that grows with the longest piece so far.
 class PieceBuffer {
  public:
-  // What an earlier call has returned becomes invalid if this one needs more.
+  // Invalidates the span of an earlier call if this one needs more.
   std::span<std::byte> take(size_t bytes) {
     if (bytes > size_) {
       size_ = std::bit_ceil(bytes);

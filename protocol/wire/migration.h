@@ -24,8 +24,8 @@ struct MigrationWish {
 struct AdoptedSession {
   uint64_t sequence;  // of the source's last command; the client's next command has the next number
 };
-// What the source sends: for each command an AdoptedCommand, the command (CommandHeader and body) and the
-// expected reply. The last command is end_migration of the source's last sequence number.
+// The source sends for each command an AdoptedCommand, the command (CommandHeader and body) and the expected
+// reply. The last command is end_migration of the source's last sequence number.
 struct AdoptedCommand {
   uint32_t reply_bytes;  // bytes of the expected reply behind the command
   uint32_t checks;       // 1: another reply than the expected one ends the adoption

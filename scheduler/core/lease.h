@@ -18,9 +18,9 @@ struct LeasePart {
   Node* node;
   std::vector<Share> shares;
   HostAmount host;
-  uint32_t sessions = 0;  // this and the next: in the node's last report
-  pool::SessionBreaks breaks;
-  bool counted = true;  // its shares are included in the tenant's usage
+  uint32_t sessions = 0;       // in the node's last report
+  pool::SessionBreaks breaks;  // likewise
+  bool counted = true;         // its shares are included in the tenant's usage
   // Not 0: the node is ordered to let the lease go. The order makes tokens up to this serial void, and none
   // for this node has a higher one until the order is taken back.
   uint64_t last_serial = 0;
@@ -30,7 +30,7 @@ struct LeasePart {
   // Why its last move failed; of a leaving part: why a session could not move so far. Empty: nothing of the
   // kind is known.
   std::string cannot_move;
-  // Of a part that programs use:
+  // Only for a part that programs use:
   std::string waits_because;  // why it has not begun to leave a node that is drained with `move`
   uint64_t tried_at = 0;      // Core::capacity_ when no other node had room for it
 };

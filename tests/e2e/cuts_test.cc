@@ -55,7 +55,7 @@ unsigned number_in(const char* name, unsigned otherwise) {
   return text != nullptr ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
 }
 
-// What cuts the connections of one run, and the program's environment for it.
+// Cuts the connections of one run; the program needs its environment.
 struct Cutter {
   Environment environment;
   std::function<unsigned()> cuts;

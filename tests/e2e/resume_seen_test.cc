@@ -111,7 +111,7 @@ TEST_CASE("a session that waits for its client lends its share of the GPU") {
     const Json gpus = session(pool, index)["gpus"];
     return gpus.empty() ? uint64_t{0} : gpus[0]["gpu_nanoseconds"].get<uint64_t>();
   };
-  // What it had queued is executed.
+  // The worker executes all that the program had queued.
   uint64_t before = 0;
   CHECK(eventually([&] { return std::exchange(before, used(0)) == before && before != 0; }));
   Process other({driver_app(), "keep_busy", "600000", "20000"}, pool.through());

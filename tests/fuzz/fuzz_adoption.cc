@@ -50,7 +50,7 @@ class SlowTarget final : public RecordingConnection {
   size_t taken_ = 1;
 };
 
-// What the other worker sends.
+// The bytes that the other worker sends.
 class Stream {
  public:
   Stream(fuzz::Input input, uint64_t range_base) : input_(input) {

@@ -2,7 +2,7 @@
 // cancelled copies, whole, damaged and repeated, from the client and from other servers with right and wrong
 // keys, while streams are held and objects are destroyed. The input is a sequence of calls.
 //
-// What arrives for a copy must be written inside its rows, and the session must free everything.
+// Data for a copy must be written inside its rows, and the session must free everything.
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
@@ -181,7 +181,7 @@ class Attack {
     if (!held) fake.pump_locked();
   }
 
-  // What else happens to the copies, and to the objects that they use.
+  // Other events of the copies and of the objects that they use.
   void disturb() {
     switch (input_.below(10)) {
       case 8:

@@ -47,7 +47,7 @@ void read_entries(const std::vector<cuda::ImageEntry>& entries) {
   }
 }
 
-// What is selected must be for the device; otherwise the reason must be short and printable.
+// A selected image must be for the device; otherwise the reason must be short and printable.
 void select(const cuda::ImageSpans& spans) {
   cuda::Image image;
   if (cuda::parse_image(spans, image) != CUDA_SUCCESS) return;

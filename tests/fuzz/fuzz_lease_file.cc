@@ -21,7 +21,7 @@ bool same(const std::vector<LeasedServer>& a, const std::vector<LeasedServer>& b
                     });
 }
 
-// What pool-lease writes to a file must be what the client library reads there.
+// The client library must read from the file exactly what pool-lease has written.
 void write_and_read(const std::vector<LeasedServer>& servers) {
   static const std::string& path = *[] {
     const auto made = make_lease_folder();

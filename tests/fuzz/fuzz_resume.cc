@@ -135,7 +135,7 @@ class Attack {
     }
   }
 
-  // What the connection passes on.
+  // Calls that the connection passes on to its carrier.
   void ask_carrier() {
     connection_.check_peer_alive();
     (void)connection_.wait_for_end();
@@ -203,7 +203,7 @@ class Attack {
     if (how == 0) position = input_.get<uint64_t>();
     if (how == 1) position = told_ + input_.get<uint16_t>();
     if (how == 2) position -= std::min<uint64_t>(position, input_.get<uint32_t>() % kLongest);
-    // What was on its way when the carrier broke may be lost, but nothing that the peer has acknowledged.
+    // Bytes in transit may be lost when the carrier breaks, but none that the peer has acknowledged.
     const bool possible = told_ <= position && position <= peer_.furthest;
     const Peer before = peer_;
     const bool was_honest = std::exchange(honest_, honest_ && possible);

@@ -317,7 +317,7 @@ class Attack {
     if (!resumed_.insert({its->session, shown.link, shown.attempt}).second) std::abort();
   }
 
-  // What an operator or the pool's scheduler changes.
+  // Changes by an operator or the pool's scheduler.
   void configure() {
     switch (input_.below(5)) {
       case 0: return pool_.reconfigure(input_.below(8));

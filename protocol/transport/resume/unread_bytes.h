@@ -17,7 +17,7 @@ inline bool is_break(const Error& error) {
          error.code == ErrorCode::unavailable;
 }
 
-// What a broken carrier still held for the receiver, as a carrier that ends behind it.
+// A carrier that holds the bytes which a broken one still had for the receiver, and ends behind them.
 class UnreadBytes final : public Connection {
  public:
   static constexpr size_t kMost = 64u << 20;  // the largest ring; the peer may still write to it

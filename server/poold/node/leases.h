@@ -31,7 +31,7 @@ class Leases {
   struct Host {
     std::function<const std::vector<control::Device>&()> devices;
     std::function<size_t(const std::string& tenant)> sessions;  // includes those that wait for a worker
-    // Of the tenant's sessions; null: not told.
+    // Adds the breaks of the tenant's sessions; null: they are not reported.
     std::function<void(const std::string& tenant, pool::SessionBreaks& told)> describe_breaks;
     std::function<void(const std::string& tenant, const std::string& reason)> end_sessions;
     // Asks the clients of these sessions to move them to another server; `failed` is told why one has not.

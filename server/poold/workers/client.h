@@ -52,7 +52,7 @@ struct Client {
   std::string program;
   int64_t pid = 0;
   std::string pid_space;  // PID namespace of `pid`
-  // Of a client on this host that has connected to a Unix socket; null: unknown.
+  // The process of a client on this host that has connected to a Unix socket; null: unknown.
   std::shared_ptr<const PeerProcess> process;
 };
 

@@ -38,8 +38,9 @@ class FullDeviceWaiter {
     int device = 0;
     uint64_t bytes = 0;
     bool returns = false;  // the memory comes back from host memory
-    std::chrono::steady_clock::time_point since{},
-        asked{};  // this and the next: state of the FullDeviceWaiter
+    std::chrono::steady_clock::time_point since{};
+    // State of the FullDeviceWaiter.
+    std::chrono::steady_clock::time_point asked{};
     uint64_t question = 0;
     // Wait limit of an allocation; then the device counts as full.
     std::chrono::milliseconds patience{30'000};

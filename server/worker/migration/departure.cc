@@ -151,7 +151,7 @@ void Departure::executed(const wire::CommandHeader& header, std::span<const std:
   }
 }
 
-// What the session has already made is not limited.
+// Only commands of the running program are limited, not those that made the session's present objects.
 void Departure::add(OutgoingCommand command) {
   attempt_->target.add(std::move(command), !beginning_);
 }
@@ -261,7 +261,8 @@ void Departure::free(uint64_t address, uint64_t size, uint64_t context) {
   }
 }
 
-// Of all contexts that there are now: a library's code may have been loaded in more of them meanwhile.
+// Sends the variables in all present contexts: a library's code may have been loaded in more of them
+// meanwhile.
 Result<void> Departure::send_variables() {
   Result<void> status;
   session_.history.for_each([&](const History::Entry& load) {

@@ -27,9 +27,9 @@ class Session;
 // `longest`, or if it is over.
 bool await_idle(Session& session, transport::Clock::duration longest);
 
-// What of the session cannot migrate; null: nothing.
+// Names what prevents the session from migrating; null: nothing does.
 const char* migration_obstacle(Session& session);
-// The same, of what the program may be about to change.
+// The same for obstacles that the program may be about to remove.
 const char* passing_obstacle(Session& session);
 
 class Departure {

@@ -112,7 +112,7 @@ void History::destroy(uint64_t key, const Entry* command) {
   recorded_.erase(key);
   mapped_.erase(key);
   found->second.gone = true;
-  // What it owns goes without commands of its own.
+  // The objects that it owns are destroyed with it, without commands of their own.
   for (const uint64_t owned : std::exchange(found->second.owns, {})) destroy(owned, nullptr);
   if (const auto still = objects_.find(key); command && still != objects_.end() && still->second.users != 0) {
     Entry destroyer = *command;

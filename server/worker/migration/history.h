@@ -32,8 +32,8 @@ class KeptImage {
   virtual std::span<const std::byte> bytes() const = 0;
 };
 
-// What a command means for the history (history_rules.h). Keys are the client's handles, or numbers with the
-// highest bit set for what has no handle.
+// The effect of a command on the history (history_rules.h). Keys are the client's handles, or numbers with
+// the highest bit set for objects without a handle.
 struct HistoryEffect {
   std::vector<uint64_t> makes;       // objects that exist from now on; one that exists is added to
   std::vector<uint64_t> parts;       // objects that exist as parts of makes.front()
@@ -88,7 +88,7 @@ class History {
   void for_each(const std::function<void(const Entry&)>& visit) const;
   // The key of memory that is mapped at an address of the session's range.
   static uint64_t mapped_key(uint64_t address) { return kMapped | address; }
-  // What of the session cannot migrate; null: nothing.
+  // Names what prevents the session from migrating; null: nothing does.
   const char* obstacle() const;
   size_t size() const { return entries_.size(); }
   uint64_t bytes() const { return bytes_; }

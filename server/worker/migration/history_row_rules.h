@@ -1,4 +1,4 @@
-// What the rows of the call table mean for the history (history.h). The roles of their parameters say which
+// The effects of the call table's rows on the history (history.h). The roles of their parameters say which
 // objects they make, name and destroy; tables in the source name the rows that do more. A row that is in none
 // of the tables, and makes and destroys nothing, does not compile. Any thread.
 #pragma once

@@ -1,4 +1,4 @@
-// What each command means for the history: which objects it makes, names, configures and destroys. For rows
+// The effect of each command on the history: which objects it makes, names, configures and destroys. For rows
 // of the call table: history_row_rules.h; for other commands: the lists and cases in the source. A command
 // that is in none of the lists does not compile.
 #pragma once

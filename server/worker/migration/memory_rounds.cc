@@ -219,7 +219,7 @@ Result<void> MemoryRounds::send_piece(const Piece& piece, bool last) {
   return send_staged(context, piece.address + offset, bytes);
 }
 
-// What is less than a block has no hash.
+// Sends the end of a range, which is less than a block and has no hash.
 Result<void> MemoryRounds::send_tail(const Piece& range) {
   const Reading reading(*this, {range.id, range.address, 0, 0});
   const uint64_t offset = range.count * kHashedBlock;

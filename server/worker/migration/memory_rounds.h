@@ -63,7 +63,7 @@ class MemoryRounds {
     uint64_t id, address;  // of the range
     size_t first, count;   // blocks
   };
-  // What the round is reading, without the lock: a kernel may be in the way for any length of time.
+  // Marks memory that the round reads without the lock, since a kernel may delay it for any length of time.
   class Reading;
   struct Blocks {
     Range range;

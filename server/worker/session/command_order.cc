@@ -115,6 +115,19 @@ void set_copy_order(HandleTable& table, CommandOrder& order, uint64_t stream, ui
   order.for_all_streams = (flags & wire::kCopyOrdersStreams) != 0;
 }
 
+void set_free_order(HandleTable& table, CommandOrder& order, const wire::FreeMemory& free,
+                    const ContextState* context) {
+  order.rule = Rule::in_order;
+  order.writes.add(kFrees);
+  order.frees = {free.address, free.size};
+  if (free.stream == wire::kAllStreams) {
+    order.rule = Rule::after_context;
+    order.context = context;
+  } else {  // ordered like work: after the legacy stream and after barriers
+    set_stream(table, order, free.stream, true);
+  }
+}
+
 void set_graph_order(const Graphs& graphs, CommandOrder& order, uint64_t executable) {
   order.rule = Rule::in_order;
   order.writes.add(executable);
@@ -184,17 +197,7 @@ CommandOrder order_of(Contexts& contexts, HandleTable& table, const Graphs& grap
       order.rule = Rule::in_order;
       order.reads.add(body.get<uint64_t>());
       break;
-    case Id::free_memory: {
-      const auto free = body.get<wire::FreeMemory>();
-      order.rule = Rule::in_order;
-      order.writes.add(kFrees);
-      order.frees = {free.address, free.size};
-      if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
-      // Ordered like work: after the legacy stream and after barriers.
-      else
-        set_stream(table, order, free.stream, true);
-      break;
-    }
+    case Id::free_memory: set_free_order(table, order, body.get<wire::FreeMemory>(), context); break;
     case Id::synchronize_context:
     case Id::destroy_array:  // also waits for copies, whose bodies name arrays outside of the keys
       order.rule = Rule::after_context;

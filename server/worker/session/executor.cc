@@ -60,7 +60,8 @@ const char* command_name(uint16_t id) {
   return row ? call_rows()[*row].name : "none";
 }
 
-// Loads the device library's functions_.
+// Looks up the functions of the device library: those that the worker calls itself, and for each row its
+// wrapper or its function. Returns false if one that the worker needs is missing.
 bool Executor::load() {
   if (const char* const missing = session_.api.load(session_.start.symbol)) {
     session_.outbox.end(std::string("the device library has no ") + missing);

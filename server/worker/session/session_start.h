@@ -1,5 +1,5 @@
-// What a session gets from its worker process when it starts: the connection, the device library, limits and
-// options. The worker fills it in while it answers the hello, and passes it to run_session().
+// The arguments of a session: the connection, the device library, limits and options. The worker fills them
+// in while it answers the hello, and passes them to run_session().
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -13,7 +13,7 @@ using namespace gpupool::testing;
 namespace {
 
 constexpr uint64_t kMib = 1 << 20;
-// Of the token "cc...", 64 characters.
+// HASH stands for the SHA-256 of the token, which is 64 times the letter c.
 constexpr const char* kConfiguration =
     "[[tenant]]\nname = 'a'\ntokens = ['sha256:HASH']\nquota = { gpus = 1 }\n";
 
