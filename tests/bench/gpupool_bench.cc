@@ -419,8 +419,7 @@ void add_suites(CLI::App& app, Options& options) {
          "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, "
          "partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, "
          "pools, compression, images; of the attacks suite: answers, resident, records, served; of the "
-         "survive "
-         "suite: silence, numbering, moves, upgrades [all]")
+         "survive suite: silence, numbering, moves, upgrades [all]")
       ->delimiter(',')
       ->check(CLI::IsMember({"shares",      "hard",       "elastic",   "two",        "shapes",
                              "priorities",  "accounting", "memory",    "partitions", "bandwidth",
