@@ -4,7 +4,8 @@
 # without its tests, and then
 #   1. starts poold on softgpu (a CUDA device on the CPU), runs every CUDA example through the client library, and shows
 #      that the program itself has not loaded a device;
-#   2. makes a pool of two GPU hosts with a scheduler, in which programs of three tenants get their GPUs by lease.
+#   2. makes a pool of two GPU hosts with a scheduler, in which programs of three tenants get their GPUs by lease; one keeps
+#      counting while its host is emptied and poold is upgraded.
 # Fails if any step has an unexpected result. --no-install does not install packages.
 set -euo pipefail
 # shellcheck source=scripts/common.sh

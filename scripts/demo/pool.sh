@@ -92,7 +92,7 @@ start_pool() {
   local host
   for host in gpu-1 gpu-2; do
     SOFTGPU_DEVICES=4 SOFTGPU_MEMORY=1GiB SOFTGPU_INSTANCE=demo-$$-$host start_daemon "$host" "$build/bin/poold" --device softgpu --listen tcp://127.0.0.1:0 \
-      --pool-name "$host" --pool-scheduler "$scheduler" --pool-token-file "$host.token" --pool-public-key pool.pub
+      --pool-name "$host" --pool-scheduler "$scheduler" --pool-token-file "$host.token" --pool-public-key pool.pub --peers 127.0.0.0/8
   done
   await "both hosts report to the scheduler" says 'nodes: 2, 2 open' pool_admin health
 }
@@ -164,6 +164,31 @@ drain_host() {
   passed patient
 }
 
+node_of() { pool_admin leases --json | grep -oE '"node":"gpu-[12]"' | cut -d '"' -f 4; }
+runs_on() { [[ $(node_of) == "$1" ]] && ! says moving pool_admin nodes; }
+
+# A program goes on while its host is emptied, and while poold's program is replaced under it.
+move_program() {
+  local host other
+  say "a program keeps counting while its host is emptied for maintenance"
+  by_lease counting research --compute 50 --memory 256MiB -- env GPUPOOL_TRANSPORT=tcp "$build/examples/keep_busy" --seconds 3600 --every 1
+  await_line counting 'kernels so far'
+  host=$(node_of)
+  other=gpu-$((3 - ${host#gpu-}))
+  shows pool_admin drain "$host" --move --reason "new kernel"
+  await "the lease is on $other" runs_on "$other"
+  shows pool_admin leases
+  says 'no sessions' "$build/bin/pool-admin" --poold "$(<"$host.port")" sessions || die "$host still has sessions"
+  await_line counting 'kernels so far'
+  say "pool-admin upgrade: poold's program on $other is replaced, and the program still counts"
+  shows "$build/bin/pool-admin" --poold "$(<"$other.port")" upgrade
+  shows "$build/bin/pool-admin" --poold "$(<"$other.port")" sessions
+  note "$(pool_admin undrain "$host")"
+  kill "${programs[counting]}"
+  passed counting
+  note "no kernel was lost or executed twice: $(grep '^kernels ' counting.log)"
+}
+
 all_is_given_back() {
   say "final state of the pool"
   await "all leases are released" says 'no leases' pool_admin leases
@@ -184,6 +209,7 @@ show_pool() {
   share_pool
   examples_by_lease
   drain_host
+  move_program
   all_is_given_back
   cleanup_pool
 }
