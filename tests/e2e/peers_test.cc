@@ -316,3 +316,31 @@ TEST_CASE("servers that ask for copies that there are not are recorded and bound
   CHECK(lines_with(recorded(), "\"session_denied\"").size() == static_cast<size_t>(answered));
   session.client.ping();
 }
+
+TEST_CASE("a session is adopted only by the holder of the key of its adoption and only once") {
+  Pool pool;
+  const transport::Endpoint endpoint = pool.poold().endpoint();
+  RawClient client(endpoint);
+  hello::Hello hello = test_hello();
+  hello.can_resume = hello.can_migrate = true;
+  const hello::HelloReply reply = client.open(hello);
+  const uint64_t adoption = client.send_command(Command::adopt_session, {}, 0, wire::kWantsReply);
+  const auto key = [&](uint64_t copy) { return peers::copy_key(reply.bulk_token, copy); };
+  const auto opens = [&](uint64_t copy, const wire::CopyKey& shown) {
+    try {
+      return RawPeer(endpoint).open(reply.session_id, copy, shown).status == hello::Status::ok;
+    } catch (const std::runtime_error&) {  // closed without an answer
+      return false;
+    }
+  };
+  CHECK_FALSE(opens(adoption, {}));
+  CHECK_FALSE(opens(adoption, key(adoption + 1)));
+  CHECK_FALSE(opens(adoption + 1, key(adoption)));
+  RawPeer source(endpoint);
+  REQUIRE(source.open(reply.session_id, adoption, key(adoption)).status == hello::Status::ok);
+  CHECK_FALSE(opens(adoption, key(adoption)));  // it has its source
+  source.close();
+  // Without what it was promised the session ends, and nobody can begin again.
+  CHECK(client.await_end().value_or("").find("not adopted") != std::string::npos);
+  CHECK(eventually([&] { return !opens(adoption, key(adoption)); }));
+}

@@ -1,0 +1,160 @@
+// A session that adopts another one, with a stream that is cut at every byte, altered at every byte, or sent
+// twice: it is adopted as a whole or not at all, and nothing remains.
+#include "server/worker/migration/adoption.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "protocol/wire/copies.h"
+#include "protocol/wire/migration.h"
+#include "server/worker/migration/command_stream.h"
+#include "tests/fuzz/played_connection.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+#include "tests/support/recording_connection.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using namespace gpupool::worker::test;
+
+namespace {
+
+constexpr uint64_t kLast = 1000;  // number of the source's last command
+constexpr uint32_t kDataBytes = 64;
+
+// Plays a stream, and keeps the answer.
+class Source final : public transport::Connection {
+ public:
+  Source(std::string_view stream, std::string& answer)
+      : played_(std::as_bytes(std::span(stream)), true), answer_(answer) {}
+  Result<size_t> send_some(std::span<const iovec> buffers) override {
+    for (const iovec& buffer : buffers)
+      answer_.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
+    return played_.send_some(buffers);
+  }
+  Result<size_t> receive_some(std::span<std::byte> buffer) override { return played_.receive_some(buffer); }
+  Result<Ready> wait(bool receive, bool send, transport::Deadline deadline) override {
+    return played_.wait(receive, send, deadline);
+  }
+  void interrupt() override {}
+  void close() override {}
+  std::string peer() const override { return "the source"; }
+  int release_descriptor() override { return -1; }
+
+ private:
+  fuzz::PlayedConnection played_;
+  std::string& answer_;
+};
+
+// What a source sends of a session with a context, memory with data, a stream and an event.
+std::string stream_of_session(uint64_t range_base) {
+  testing::RecordingConnection recorder;
+  CommandSender sender(recorder, std::chrono::seconds(1));
+  const auto send = [&](uint16_t id, uint64_t context, const auto& body, std::string_view more = {}) {
+    REQUIRE(sender.send({.id = id, .context = context}, std::as_bytes(std::span(&body, 1)),
+                        std::as_bytes(std::span(more))));
+  };
+  const auto command = [](wire::Command id) { return static_cast<uint16_t>(id); };
+  send(command(wire::Command::retain_primary_context), 0, wire::PrimaryContext{kContext, 0, 0});
+  send(command(wire::Command::map_memory), kContext,
+       wire::MapMemory{range_base, 4 * FakeDriver::kGranularity, 0, 0});
+  const std::string data(kDataBytes, 'd');
+  send(command(wire::Command::copy_to_device), kContext,
+       wire::CopyToDevice{0, range_base, kDataBytes, kDataBytes, 1, 0, 0}, data);
+  send(command(wire::Command::end_migration), 0, wire::EndMigration{0, kLast, 1, 0});
+  return recorder.bytes;
+}
+
+struct Outcome {
+  bool adopted = false;
+  uint64_t last = 0;  // number of the source's last command
+  Answer answer{};  // to the source
+};
+
+// Lets a session adopt what `make` returns for its range of addresses.
+Outcome adopt(const std::function<std::string(uint64_t range_base)>& make) {
+  std::string answer, stream;
+  BulkSink sink;
+  TestClient client(false, nullptr, 0, false, nullptr, false, {}, {}, [&](SessionStart& start) {
+    stream = make(start.range_base);
+    start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) { return Result<void>{}; };
+    start.bulk_connections = [&](const BulkSink& session) {
+      if (session) session(std::make_unique<Source>(stream, answer), Adoption::kSequence, 0);
+    };
+  });
+  const uint64_t asked = client.send(wire::Command::adopt_session, {}, true, 0);
+  Message message = client.receive();
+  while (message.header.kind != wire::MessageKind{0} &&
+         (message.header.kind != wire::MessageKind::reply || message.header.sequence != asked))
+    message = client.receive();
+  Outcome outcome;
+  outcome.adopted =
+      message.header.kind == wire::MessageKind::reply && message.header.result == CUDA_SUCCESS;
+  if (outcome.adopted) {
+    outcome.last = message.as<wire::AdoptedSession>().sequence;
+    client.next_sequence = outcome.last + 1;
+    const uint64_t ping = client.send(wire::Command::ping, {}, false, 0);
+    for (message = client.receive(); message.header.kind != wire::MessageKind{0};) {
+      if (message.header.kind == wire::MessageKind::pong && message.header.sequence == ping) break;
+      message = client.receive();
+    }
+    CHECK(message.header.kind == wire::MessageKind::pong);
+  }
+  client.finish();
+  const FakeDriver& fake = client.fake;
+  CHECK((fake.contexts.empty() && fake.events.empty() && fake.pinned.empty() && fake.physical.empty()));
+  CHECK(fake.misused == 0);
+  fuzz::PlayedConnection played(std::as_bytes(std::span(answer)), true);
+  const auto told = receive_answer(played, transport::Clock::now());
+  REQUIRE(told);
+  CHECK(played.rest().empty());
+  outcome.answer = *told;
+  return outcome;
+}
+
+size_t stream_bytes() {
+  return stream_of_session(uint64_t{1} << 40).size();
+}
+
+}  // namespace
+
+TEST_CASE("a whole stream is adopted") {
+  const Outcome outcome = adopt(stream_of_session);
+  CHECK(outcome.adopted);
+  CHECK(outcome.last == kLast);
+  CHECK(outcome.answer.result == CUDA_SUCCESS);
+}
+
+TEST_CASE("a stream that is cut at any byte is not adopted") {
+  for (size_t kept = 0; kept < stream_bytes(); ++kept) {
+    INFO("the first " << kept << " bytes");
+    const Outcome outcome =
+        adopt([&](uint64_t range_base) { return stream_of_session(range_base).substr(0, kept); });
+    CHECK_FALSE(outcome.adopted);
+    CHECK(outcome.answer.result != CUDA_SUCCESS);
+    CHECK_FALSE(outcome.answer.reason.empty());
+  }
+}
+
+TEST_CASE("a stream that is altered at any byte is adopted as a whole or not at all") {
+  size_t refused = 0;
+  for (size_t at = 0; at < stream_bytes(); ++at) {
+    INFO("byte " << at);
+    const Outcome outcome = adopt([&](uint64_t range_base) {
+      std::string stream = stream_of_session(range_base);
+      stream[at] = static_cast<char>(~stream[at]);
+      return stream;
+    });
+    CHECK(outcome.adopted == (outcome.answer.result == CUDA_SUCCESS));
+    refused += !outcome.adopted;
+  }
+  CHECK(refused > stream_bytes() / 4);
+}
+
+TEST_CASE("what follows the end of a stream is not executed") {
+  const Outcome outcome = adopt([](uint64_t range_base) {
+    return stream_of_session(range_base) + stream_of_session(range_base);
+  });
+  CHECK(outcome.adopted);
+}
