@@ -28,6 +28,8 @@ class HashKeys {
 
 // Hashes `count` consecutive blocks in host memory, or in device memory that the CPU can read.
 void hash_blocks(const std::byte* data, size_t count, const HashKeys& keys, BlockHash* hashes);
+// The same with several threads, for many blocks that somebody waits for.
+void hash_blocks_at_once(const std::byte* data, size_t count, const HashKeys& keys, BlockHash* hashes);
 
 // The same on a device, for memory that the CPU cannot read. One thread at a time.
 class DeviceHasher {

@@ -239,7 +239,7 @@ Result<void> MemoryRounds::send_staged(uint64_t context, uint64_t address, size_
 Result<void> MemoryRounds::hash(const Range& range, size_t first, size_t count, BlockHash* hashes) {
   const uint64_t address = range.address + first * kHashedBlock;
   if (range.cpu_accessible) {
-    hash_blocks(reinterpret_cast<const std::byte*>(address), count, *keys_, hashes);
+    hash_blocks_at_once(reinterpret_cast<const std::byte*>(address), count, *keys_, hashes);
     return {};
   }
   const auto hasher = hasher_of(range);

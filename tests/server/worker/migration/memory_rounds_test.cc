@@ -127,6 +127,33 @@ TEST_CASE("blocks have the same hash exactly if they are the same") {
   CHECK(hashes[0] != other);
 }
 
+// NH as the header defines it.
+BlockHash reference(const std::byte* data, const uint32_t* key) {
+  BlockHash hash{};
+  for (size_t i = 0; i < kHashedBlock / sizeof(uint32_t); i += 2) {
+    uint32_t word[2];
+    std::memcpy(word, data + i * sizeof(uint32_t), sizeof word);
+    hash[0] += uint64_t{word[0] + key[i]} * (word[1] + key[i + 1]);
+    hash[1] += uint64_t{word[0] + key[i + 2]} * (word[1] + key[i + 3]);
+  }
+  return hash;
+}
+
+TEST_CASE("hashes are the same with vectors and threads") {
+  const HashKeys keys;
+  constexpr size_t kMany = 1000;
+  Memory memory(kMany * kHashedBlock + 64);
+  for (uint64_t i = 0; i < memory.size; ++i) memory[i] = std::byte(i * 2654435761u >> 13);
+  for (const size_t offset : {size_t{0}, size_t{4}}) {
+    std::vector<BlockHash> one(kMany), many(kMany);
+    hash_blocks(&memory[offset], kMany, keys, one.data());
+    hash_blocks_at_once(&memory[offset], kMany, keys, many.data());
+    CHECK(one == many);
+    for (const size_t block : {size_t{0}, size_t{127}, size_t{128}, kMany - 1})
+      CHECK(one[block] == reference(&memory[offset + block * kHashedBlock], keys.words()));
+  }
+}
+
 TEST_CASE("the last round sends what has changed since it was sent, and no more") {
   Rounds source;
   Memory memory(kBytes + 4096);
