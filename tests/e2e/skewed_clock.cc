@@ -1,19 +1,38 @@
-// A library for LD_PRELOAD that shifts the process's real-time clock by SKEW_SECONDS, to simulate a host with
-// a wrong clock.
+// A library for LD_PRELOAD that shifts the process's real-time clock, to simulate a host with a wrong clock: by
+// SKEW_SECONDS, or by the number (int64_t) that the file SKEW_FILE has at the moment.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 
 namespace {
 
-long skew() {
-  static const long seconds = [] {
+using Seconds = std::atomic<int64_t>;
+
+const Seconds* map_file(const char* name) {
+  const int file = ::open(name, O_RDONLY | O_CLOEXEC);
+  if (file < 0) std::abort();
+  void* const mapped = ::mmap(nullptr, sizeof(Seconds), PROT_READ, MAP_SHARED, file, 0);
+  ::close(file);
+  if (mapped == MAP_FAILED) std::abort();
+  return static_cast<const Seconds*>(mapped);
+}
+
+int64_t skew() {
+  static const Seconds* const now = [] {
+    const char* const name = ::getenv("SKEW_FILE");
+    return name ? map_file(name) : nullptr;
+  }();
+  static const long constant = [] {
     const char* const text = ::getenv("SKEW_SECONDS");
     return text ? std::strtol(text, nullptr, 10) : 0;
   }();
-  return seconds;
+  return now ? now->load() : constant;
 }
 
 }  // namespace

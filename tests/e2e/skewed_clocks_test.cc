@@ -1,5 +1,9 @@
 // Hosts with wrong clocks: a pool works while the clocks differ by less than half a minute, and reports the
 // difference.
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+
 #include "tests/e2e/whole_pool.h"
 
 using namespace gpupool;
@@ -11,7 +15,59 @@ Environment ahead(int seconds) {
   return {{"LD_PRELOAD", SKEWED_CLOCK}, {"SKEW_SECONDS", std::to_string(seconds)}};
 }
 
+// Clocks that all follow a file.
+class JumpingClock {
+ public:
+  JumpingClock() : name_(folder_.write("skew", std::string(sizeof(int64_t), '\0'))) {}
+  void jump_to(int64_t seconds) const {
+    std::fstream file(name_, std::ios::binary | std::ios::in | std::ios::out);  // in place: it is mapped
+    file.write(reinterpret_cast<const char*>(&seconds), sizeof seconds);
+  }
+  Environment environment() const { return {{"LD_PRELOAD", SKEWED_CLOCK}, {"SKEW_FILE", name_}}; }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::string name_;
+};
+
+// How many seconds poold's clock is ahead of the scheduler's, as poold has last heard.
+int64_t seconds_ahead(Pool& host) {
+  const std::string health = run_to_end({program_path("pool-admin"), "--json", "--poold",
+                                         "unix:" + host.poold().admin_socket(), "health"})
+                                 .output;
+  const std::string key = "\"clock_skew_ms\":";
+  const size_t at = health.find(key);
+  return at == std::string::npos ? 0 : -std::stoll(health.substr(at + key.size())) / 1000;
+}
+
 }  // namespace
+
+TEST_CASE("a clock that jumps ends no program") {
+  const JumpingClock clock;
+  WholePool pool(clock.environment());  // only the first node's
+  const TemporaryFolder folder;
+  const std::string end = folder.path() / "end";
+  std::vector<std::unique_ptr<Process>> apps;
+  for (int i = 0; i < 2; ++i) {
+    apps.push_back(std::make_unique<Process>(
+        pool.command({"--gpus", "2", "--one-host"}, {driver_app(), "changing", end, "4"}), Environment{}));
+    REQUIRE(apps.back()->await_output("working", kLongPatience));
+  }
+  for (const int64_t seconds : {3'600, -3'600, 86'400}) {
+    clock.jump_to(seconds);
+    CHECK(eventually([&] { return std::abs(seconds_ahead(pool.first()) - seconds) < 20; }));
+  }
+  clock.jump_to(0);
+  folder.write("end", "");
+  for (const auto& app : apps) {
+    const int status = app->wait(kLongPatience);
+    INFO(app->output());
+    CHECK(status == 0);
+    CHECK(has(app->output(), "nothing is lost"));
+  }
+  CHECK(pool.is_idle());
+  CHECK(run_patiently(pool.command({"--gpus", "4"}, {driver_app(), "list_devices"}), {}).status == 0);
+}
 
 TEST_CASE("clocks that are 25 s apart are tolerated and reported") {
   WholePool pool(ahead(25), ahead(-25));
