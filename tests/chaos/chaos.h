@@ -43,6 +43,7 @@ class Chaos {
   void inject_one();
   bool kill_poold();
   bool end_poold();
+  bool upgrade_poold();
   bool stop_poold();
   bool stop_poold_long();
   bool kill_worker();

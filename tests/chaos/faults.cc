@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/chaos/chaos.h"
+#include "tests/support/poold_process.h"
 
 namespace gpupool::testing {
 namespace {
@@ -25,6 +26,7 @@ const std::vector<Chaos::Kind>& Chaos::kinds() {
   static const std::vector<Kind> all{
       {"poold killed", 6, &Chaos::kill_poold},
       {"poold ended", 3, &Chaos::end_poold},
+      {"poold upgraded", 6, &Chaos::upgrade_poold},
       {"poold stopped", 6, &Chaos::stop_poold},
       {"poold stopped for long", 1, &Chaos::stop_poold_long},
       {"worker killed", 12, &Chaos::kill_worker},
@@ -157,6 +159,21 @@ bool Chaos::end_poold() {
   machine->signal(SIGTERM);
   machine->signal(SIGCONT);
   lost_poold(*machine);
+  return true;
+}
+
+// Its program is replaced by the same one. No session, lease or client may notice.
+bool Chaos::upgrade_poold() {
+  GpuMachine* const machine = running_gpus();
+  if (!machine || recovering_.contains(machine) || next_fault_at_[&machine->host()] > time_of_day())
+    return false;
+  Process admin({program_path("pool-admin"), "--poold", "unix:" + machine->admin_socket(), "upgrade"}, {});
+  int status = -1;
+  for (const int64_t end = time_of_day() + kPatience.count(); status < 0 && time_of_day() < end;) {
+    status = admin.wait(std::chrono::milliseconds(20));
+    run_due_actions();
+  }
+  if (status != 0) wrong("the poold of " + machine->host().name() + " was not upgraded: " + admin.output());
   return true;
 }
 
