@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Usage: scripts/checks/versions.py [--write]
+"""Usage: scripts/checks/versions.py [--write [--unreleased]]
 Compares what programs of different versions say to each other with the versions that were recorded:
 
 - server/handover/versions/N.txt: the messages between poold and its workers, and the memory that both map, of kControlVersion
@@ -7,7 +7,8 @@ Compares what programs of different versions say to each other with the versions
 - protocol/wire/versions/N.txt: what clients and servers send, of kProtocolVersion N: they may be of different releases. What
   is recorded must stay; new commands, messages and rows may be added, if a peer that does not know them never gets them.
 
---write records the present versions. A version that was released is never written again, except for additions.
+--write records versions that are not recorded yet, and additions. With --unreleased it also replaces what is recorded: only
+for a version that no release has had.
 """
 import dataclasses
 import fnmatch
@@ -87,24 +88,48 @@ def text_of(kind):
     return "".join(f"# {name}\n" + "".join(f"{line}\n" for line in layout(name)) for name in files)
 
 
-def is_subsequence(recorded, now):
-    """True if all recorded lines are there, in their order."""
-    rest = iter(now)
-    return all(line in rest for line in recorded)
+def declarations(lines):
+    """Splits a layout into rows and constants, one line each, and structs and enumerations with all their lines."""
+    found = []
+    for line in lines:
+        begins = line.startswith("#") or re.match(r"(template |struct |enum |constexpr |CUDA\(|[A-Z]+\()", line)
+        if begins or not found:
+            found.append([line])
+        else:
+            found[-1].append(line)
+    return found
 
 
-def faults(kind, write):
+def enumerators(declaration):
+    return {" ".join(word.split()) for word in "".join(declaration[1:]).strip(" }").split(",") if word.strip()}
+
+
+def has_grown(recorded, now):
+    """True if all that is recorded is still there: rows, constants and structs as they were, enumerations with the same values."""
+    there = declarations(now)
+    for declaration in declarations(recorded):
+        if declaration[0].startswith("enum "):
+            same = any(one[0] == declaration[0] and enumerators(declaration) <= enumerators(one) for one in there)
+        else:
+            same = declaration in there
+        if not same:
+            return False
+    return True
+
+
+def faults(kind, words):
     number = re.search(rf"constexpr uint\d+_t {kind.constant} =\s+(\d+);", read(kind.number))
     if not number:
         return [f"{kind.number}: {kind.constant} was not found"]
     path, now = f"{kind.folder}/{number[1]}.txt", text_of(kind)
-    if write:
+    grows = (ROOT / path).exists() and kind.may_grow and has_grown(read(path).splitlines(), now.splitlines())
+    if "--write" in words and (grows or "--unreleased" in words or not (ROOT / path).exists()):
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(now, encoding="utf-8")
     if not (ROOT / path).exists():
         return [f"{path}: is missing; scripts/checks/versions.py --write records the version"]
     before, after = read(path).splitlines(), now.splitlines()
-    if before == after or (kind.may_grow and is_subsequence(before, after)):
+    if before == after or grows:
         return []
     findings = [f"{path}: not in the sources any more: {line}" for line in before if line not in set(after)]
     if not kind.may_grow:
@@ -112,5 +137,5 @@ def faults(kind, write):
     return findings + [f"{path}: {kind.advice}"]
 
 
-finish("versions", [fault for kind in KINDS for fault in faults(kind, sys.argv[1:] == ["--write"])],
+finish("versions", [fault for kind in KINDS for fault in faults(kind, sys.argv[1:])],
        "messages and shared memory are those of the recorded versions")

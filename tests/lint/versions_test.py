@@ -26,8 +26,9 @@ class Versions(CheckedTree):
     def version(self, number):
         self.write("server/handover/handover.h", f"constexpr uint32_t kControlVersion = {number};\nvoid send();\n")
 
-    def frame(self, members="uint32_t length = 0;\n  uint16_t id = 0;"):
-        self.write("protocol/wire/frame.h", f"constexpr uint16_t kProtocolVersion = 1;\nstruct CommandHeader {{\n  {members}\n}};\n")
+    def frame(self, members="uint32_t length = 0;\n  uint16_t id = 0;", more="", kinds="reply = 1, data = 2"):
+        self.write("protocol/wire/frame.h", f"constexpr uint16_t kProtocolVersion = 1;\nenum class MessageKind : uint16_t {{\n  {kinds}\n}};\n"
+                   f"struct CommandHeader {{\n  {members}\n}};\n{more}")
 
     def message(self, member):
         self.write("server/handover/control_messages.h", f"struct Migrate {{\n  {member}\n  int f() const {{ return 1; }}\n}};\n")
@@ -45,7 +46,8 @@ class Versions(CheckedTree):
 
     def test_finds_another_order(self):
         self.message("uint64_t number = 0;\n  uint64_t other = 0;")
-        self.assert_passes("--write")
+        self.assertEqual(1, self.run_check("--write")[0])
+        self.assert_passes("--write", "--unreleased")
         self.message("uint64_t other = 0;\n  uint64_t number = 0;")
         self.assert_finds("server/handover/versions/1.txt: messages or shared memory have changed (or their order)")
 
@@ -55,9 +57,18 @@ class Versions(CheckedTree):
                           "server/handover/versions/1.txt: messages or shared memory have changed")
 
     def test_the_protocol_may_grow(self):
-        self.frame("uint32_t length = 0;\n  uint16_t id = 0;\n  uint16_t flags = 0;")
+        self.frame(more="struct PingHeader {\n  uint32_t length = 0;\n};\n", kinds="reply = 1, data = 2, pong = 3")
         self.write("protocol/calls/stream.def", "CUDA_CALL(0x0300, cuStreamNew, sync)\nCUDA_BY_HAND(0x0301, cuStreamQuery, async, value)\n")
         self.assert_passes()
+
+    def test_no_struct_of_the_protocol_grows(self):
+        self.frame("uint32_t length = 0;\n  uint16_t id = 0;\n  uint16_t flags = 0;")
+        self.assert_finds("protocol/wire/versions/1.txt: peers of other releases would misunderstand this")
+
+    def test_no_enumerator_changes(self):
+        self.frame(kinds="reply = 2, data = 1")
+        self.assert_finds("protocol/wire/versions/1.txt: not in the sources any more: reply = 1, data = 2 }",
+                          "protocol/wire/versions/1.txt: peers of other releases would misunderstand this")
 
     def test_the_protocol_keeps_what_it_has(self):
         self.frame("uint16_t id = 0;\n  uint32_t length = 0;")
