@@ -23,21 +23,23 @@ constexpr unsigned kThreads = 256;  // of the kernel's blocks
 constexpr size_t kMostThreads = 8, kLeastBlocksOfThread = 128;
 
 #ifdef GPUPOOL_HAS_AVX2_CODE
+#define GPUPOOL_AVX2 __attribute__((target("avx2"), always_inline)) inline
+GPUPOOL_AVX2 __m256i load(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+GPUPOOL_AVX2 __m256i product(__m256i sum) {
+  return _mm256_mul_epu32(sum, _mm256_srli_epi64(sum, 32));
+}
+GPUPOOL_AVX2 uint64_t total(__m256i sums) {
+  alignas(32) uint64_t parts[4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(parts), sums);
+  return parts[0] + parts[1] + parts[2] + parts[3];
+}
+
 // Four of the hash's products at a time.
 __attribute__((target("avx2"))) void hash_blocks_avx2(const std::byte* data, size_t count, const uint32_t* key,
                                                       BlockHash* hashes) {
   constexpr size_t kWords = sizeof(__m256i) / sizeof(uint32_t);
-  const auto load = [](const void* from) __attribute__((target("avx2"))) {
-    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
-  };
-  const auto product = [](__m256i sum) __attribute__((target("avx2"))) {
-    return _mm256_mul_epu32(sum, _mm256_srli_epi64(sum, 32));
-  };
-  const auto total = [](__m256i sums) __attribute__((target("avx2"))) {
-    alignas(32) uint64_t parts[4];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(parts), sums);
-    return parts[0] + parts[1] + parts[2] + parts[3];
-  };
   for (size_t block = 0; block < count; ++block, data += kHashedBlock) {
     __m256i first = _mm256_setzero_si256(), second = first;
     for (size_t i = 0; i < kHashedBlock / sizeof(uint32_t); i += kWords) {
