@@ -87,6 +87,8 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
   auto opened = Migrator::open(address, address == server(), *settings);
   if (!opened) return Error{opened.error().code, address + ": " + opened.error().message};
   Migrator& target = **opened;
+  if (address == server() && target.reply().server_id != server_id())
+    return Error{ErrorCode::refused, address + " has become the address of another server"};
   if (auto same = target.compare(offered_, driver_version_); !same)
     return Error{same.error().code, address + ": " + same.error().message};
   const auto peer = target.target();

@@ -137,6 +137,25 @@ AuditFile::~AuditFile() {
                               {"reason", "not written before the process exited"}});
 }
 
+bool AuditFile::written() const {
+  if (!queue_) return true;
+  const std::lock_guard lock(queue_->mutex);
+  return queue_->done();
+}
+
+AuditFile::Identity AuditFile::identity() const {
+  if (!queue_) return {};
+  const std::lock_guard lock(queue_->mutex);
+  return {queue_->boot, queue_->counts};
+}
+
+void AuditFile::continue_as(const Identity& identity) {
+  if (!queue_ || identity.boot.empty()) return;
+  const std::lock_guard lock(queue_->mutex);
+  queue_->boot = identity.boot;
+  queue_->counts = identity.counts;
+}
+
 Result<void> AuditFile::open() {
   if (!queue_) return {};
   if (started_) {

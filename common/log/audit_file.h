@@ -47,6 +47,15 @@ class AuditFile {
     uint64_t records = 0, lost = 0;  // all numbered records, and those that are not in the file
   };
   Counts counts() const;
+  bool written() const;  // no record waits
+  // `boot` and the numbers of the records, for another program of this process. Call continue_as() before
+  // open().
+  struct Identity {
+    std::string boot;  // empty: there is no file
+    Counts counts;
+  };
+  Identity identity() const;
+  void continue_as(const Identity& identity);
 
  private:
   struct Queue;

@@ -67,12 +67,13 @@ Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
 }
 
 Result<std::unique_ptr<WorkerUsers::ReservedUser>> WorkerUsers::reserve() {
-  if (!one_per_worker()) return std::make_unique<ReservedUser>(name_, nullptr, 0);
+  if (!one_per_worker()) return std::make_unique<ReservedUser>(name_, nullptr, 0, std::nullopt);
   for (size_t tried = 0; tried < size(); ++tried) {
     const size_t index = std::exchange(next_, (next_ + 1) % size());
     if ((*reserved_)[index]) continue;
     (*reserved_)[index] = true;
-    return std::make_unique<ReservedUser>(std::to_string(first_ + index), reserved_, index);
+    const auto id = static_cast<uid_t>(first_ + index);
+    return std::make_unique<ReservedUser>(std::to_string(id), reserved_, index, id);
   }
   return Error{ErrorCode::limit, "all " + std::to_string(size()) + " users of --worker-users are in use"};
 }
@@ -80,10 +81,10 @@ Result<std::unique_ptr<WorkerUsers::ReservedUser>> WorkerUsers::reserve() {
 std::unique_ptr<WorkerUsers::ReservedUser> WorkerUsers::restore(const std::string& name) {
   const auto number = to_number(name);
   if (!one_per_worker() || !number || *number < first_ || *number > last_)
-    return std::make_unique<ReservedUser>(name, nullptr, 0);
+    return std::make_unique<ReservedUser>(name, nullptr, 0, std::nullopt);
   const size_t index = *number - first_;
   (*reserved_)[index] = true;
-  return std::make_unique<ReservedUser>(name, reserved_, index);
+  return std::make_unique<ReservedUser>(name, reserved_, index, *number);
 }
 
 }  // namespace gpupool::server

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,8 +34,9 @@ class WorkerUsers {
   // waited for.
   class ReservedUser {
    public:
-    ReservedUser(std::string name, std::shared_ptr<std::vector<bool>> reserved, size_t index)
-        : name(std::move(name)), reserved_(std::move(reserved)), index_(index) {}
+    ReservedUser(std::string name, std::shared_ptr<std::vector<bool>> reserved, size_t index,
+                 std::optional<uid_t> own_id)
+        : name(std::move(name)), reserved_(std::move(reserved)), index_(index), own_id_(own_id) {}
     ~ReservedUser() { release(); }
     void release() {
       if (const auto reserved = std::exchange(reserved_, nullptr)) (*reserved)[index_] = false;
@@ -42,10 +44,13 @@ class WorkerUsers {
     ReservedUser(const ReservedUser&) = delete;
     ReservedUser& operator=(const ReservedUser&) = delete;
     const std::string name;
+    // The ID of a user that no other worker has; nullopt: it is shared.
+    std::optional<uid_t> own_id() const { return own_id_; }
 
    private:
     std::shared_ptr<std::vector<bool>> reserved_;
     const size_t index_;
+    const std::optional<uid_t> own_id_;
   };
   // Reserves a user. ErrorCode::limit: all have a worker. A returned user is reused last, so that files of
   // its previous worker are gone by then.
@@ -53,6 +58,9 @@ class WorkerUsers {
   // Reserves the user of a worker that this process's previous program has started (server/poold/upgrade). A
   // name outside the present range is not recorded.
   std::unique_ptr<ReservedUser> restore(const std::string& name);
+  // Where reserve() looks next.
+  size_t next() const { return next_; }
+  void set_next(size_t next) { next_ = next % size(); }
 
  private:
   WorkerUsers() = default;

@@ -99,16 +99,19 @@ class Daemon {
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         refusals_(context_, acceptor_, audit_),
         upgrade_(context_, std::move(prepared.arguments),
-                 {.obstacle = [this] { return audit_.stalled() ? kAuditStalled : std::string(); },
+                 {.obstacle = [this] { return audit_.written() ? std::string() : kAuditStalled; },
                   .state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
-                  .has_waiting = [this] { return acceptor_.has_pending() || pool_.has_waiting(); },
+                  .has_waiting = [this] { return has_waiting(); },
                   .give_up_waiting = [this] { acceptor_.drop_pending(), pool_.give_up_waiting(); },
                   .end_spare_workers = [this] { end_spare_workers(); },
-                  .has_spare_workers = [this] { return pool_.has_spare_workers() || !closer_.idle(); },
+                  .has_spare_workers = [this] { return pool_.has_spare_workers(); },
+                  .is_closing = [this] { return !closer_.idle(); },
                   .undo = [this] { undo_upgrade(); }}) {}
 
   int run() {
+    if (previous_)
+      audit_.continue_as({previous_->audit_boot(), {previous_->audit_records(), previous_->audit_lost()}});
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
     if (options_.users_at_paths) acceptor_.trust_users_at_paths();
     if (const auto begun = begin_tls(); !begun) return fail(begun.error().message);
@@ -160,14 +163,26 @@ class Daemon {
     pool_.save(*state.mutable_pool());
     leases_.save(*state.mutable_leases());
     administration_.save(state);
+    const AuditFile::Identity audit = audit_.identity();
+    state.set_audit_boot(audit.boot);
+    state.set_audit_records(audit.counts.records);
+    state.set_audit_lost(audit.counts.lost);
     return state;
   }
 
-  // The leases come first, because their tenants must exist.
+  bool has_waiting() const { return acceptor_.has_pending() || pool_.has_waiting() || !audit_.written(); }
+
+  // The leases come first, because their tenants must exist; then quotas, which sessions have.
   Result<void> restore() {
     leases_.restore(previous_->leases());
-    if (auto restored = pool_.restore(previous_->pool()); !restored) return restored;
+    pool_.restore_devices(previous_->pool());
     administration_.restore(*previous_);
+    const auto migrated = [this](const SessionView& session, const std::string& to, const auto& outcome) {
+      audit_.migration_ended(session.number, to, outcome);
+      if (outcome && !outcome->migrated) leases_.migration_failed(session.client.tenant, outcome->reason);
+    };
+    if (auto restored = pool_.restore(previous_->pool(), migrated); !restored) return restored;
+    end_revoked();
     return {};
   }
 
@@ -190,7 +205,7 @@ class Daemon {
     const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
     const bool asked = !options_.admin_socket.empty();
     const std::string path = asked ? options_.admin_socket : admin::default_socket(name);
-    if (options_.admin_socket != "none" && !administration_.serve_kept_socket(path)) {
+    if (!administration_.serve_kept_socket(path) && path != "none") {
       const auto served = administration_.serve_socket(path);
       if (!served && asked) return served;
       if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
@@ -206,7 +221,8 @@ class Daemon {
     acceptor_.open();
     if (!options_.port_file.empty()) {
       if (const auto written = write_port_file(options_.port_file, addresses_.port); !written) {
-        return give_up(written.error().message);
+        if (!previous_) return give_up(written.error().message);
+        degrade(written.error().message);
       }
       port_file_written_ = true;
     }

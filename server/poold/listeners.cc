@@ -31,6 +31,17 @@ std::optional<upgrade::Listener> take(const transport::Endpoint& endpoint, Previ
   return taken;
 }
 
+Result<void> check_exposure(const transport::Endpoint& actual, const transport::Endpoint& configured,
+                            const ServerOptions& options) {
+  if (!is_foreign(actual) || options.insecure || (configured.scheme == "tls" && any_credentials(options)))
+    return {};
+  return Error{ErrorCode::invalid,
+               "refusing to listen on " + configured.text() +
+                   ": addresses reachable from other machines must use tls:// and authentication (tokens or "
+                   "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or "
+                   "use --insecure on a trusted network"};
+}
+
 Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options,
                            Listeners& listeners, PreviousListeners& previous) {
   const transport::Options settings{.dead_peer_timeout = options.dead_peer_timeout};
@@ -38,15 +49,7 @@ Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOpti
   auto listener = taken ? transport::take_over(taken->descriptor(), endpoint_of(*taken), settings)
                         : transport::listen(endpoint, settings);
   if (!listener) return listener.error();
-  if (is_foreign((*listener)->endpoint()) && !options.insecure &&
-      (endpoint.scheme != "tls" || !any_credentials(options))) {
-    return Error{
-        ErrorCode::invalid,
-        "refusing to listen on " + endpoint.text() +
-            ": addresses reachable from other machines must use tls:// and authentication (tokens or "
-            "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use "
-            "--insecure on a trusted network"};
-  }
+  if (auto checked = check_exposure((*listener)->endpoint(), endpoint, options); !checked) return checked;
   listeners.push_back(std::move(*listener));
   return {};
 }
@@ -77,7 +80,10 @@ Result<void> check_listeners(const ServerOptions& options, PreviousListeners pre
   Listeners opened;
   PreviousListeners none;
   for (const auto& endpoint : options.listen) {
-    if (take(endpoint, previous)) continue;
+    if (const auto taken = take(endpoint, previous)) {
+      if (auto checked = check_exposure(endpoint_of(*taken), endpoint, options); !checked) return checked;
+      continue;
+    }
     if (auto listens = open_listener(endpoint, options, opened, none); !listens) return listens;
   }
   return {};

@@ -1,5 +1,6 @@
 // poold: serves this host's GPUs to remote programs. See poold --help.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include "server/poold/check_host.h"
 #include "server/poold/options.h"
 #include "server/poold/start.h"
+#include "server/poold/upgrade/successor.h"
 
 namespace {
 
@@ -27,6 +29,7 @@ void fill_standard_descriptors() {
 int main(int count, char** arguments) {
   using namespace gpupool::server;
   try {
+    if (has_previous_program()) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // before anything takes time
     fill_standard_descriptors();
     const auto parsed = parse_options(count, arguments);
     if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;

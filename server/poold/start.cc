@@ -1,5 +1,6 @@
 #include "server/poold/start.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -38,17 +39,27 @@ void raise_descriptor_limit() {
 // Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
 // with the confinement layers.
 std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options, const upgrade::State* previous) {
-  if (options.sandbox == Sandbox::off) return nullptr;
   if (previous && !previous->cgroup().empty()) {
     std::set<std::string> in_use;
     for (const auto& session : previous->pool().sessions()) in_use.insert(session.cgroup());
     return Cgroups::take_over(previous->cgroup(), options.worker_limits, in_use);
   }
+  if (options.sandbox == Sandbox::off) return nullptr;
   auto opened = Cgroups::open(options.worker_limits);
   if (opened) return std::move(*opened);
   if (opened.error().code != ErrorCode::unavailable)
     log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
   return nullptr;
+}
+
+// Opens a program, and returns a path of the open file; empty: there is no such path.
+std::string open_program(const std::string& program) {
+  constexpr int kFirstFree = 10;  // lower numbers are the worker's own (server/handover/handover.h)
+  const int opened = ::open(program.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::fcntl(opened, F_DUPFD_CLOEXEC, kFirstFree);
+  ::close(opened);
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  return file >= 0 && ::access(path.c_str(), X_OK) == 0 ? path : "";
 }
 
 // Exports the RDMA options to the workers' environment. They override variables that poold inherited.
@@ -81,12 +92,13 @@ int start_daemon(const ServerOptions& options, const std::vector<std::string>& a
   const auto program = worker_program_path();
   if (!program) return fail(program.error().message);
   // Workers of the same user must not read this process's secrets from its memory.
-  if (options.sandbox != Sandbox::off) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  ::prctl(PR_SET_DUMPABLE, options.sandbox == Sandbox::off ? 1 : 0, 0, 0, 0);
   if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
   const auto received = receive_state();
   if (!received) return fail(received.error().message);
   const upgrade::State* const previous = *received ? &(*received)->state : nullptr;
   if (previous && (*received)->only_check) return check_upgrade(options, *previous);
+  if (previous) close_on_exec(*previous);
   PreviousListeners listening = previous ? previous->listeners() : PreviousListeners();
   auto listeners = open_listeners(options, listening);
   if (!listeners) return fail(listeners.error().message);
@@ -96,11 +108,11 @@ int start_daemon(const ServerOptions& options, const std::vector<std::string>& a
   warn_of_confinement();
   if (options.shared_memory) listen_beside_tcp(options, *listeners, listening);
   close_previous(listening);
-  if (previous) close_on_exec(*previous);
   export_rdma_settings(options);
   const int status = serve(options, {.arguments = arguments,
                                      .listeners = std::move(*listeners),
                                      .program = {.program = *program,
+                                                 .executed = open_program(*program),
                                                  .device = *device,
                                                  .user = options.worker_users,
                                                  .sandbox = options.sandbox,

@@ -59,13 +59,13 @@ Result<std::unique_ptr<Accounts::Place>> Accounts::take(const std::string& tenan
 }
 
 Result<std::unique_ptr<Accounts::Place>> Accounts::restore(const std::string& tenant, int descriptor,
-                                                           uint32_t slot) {
+                                                           uint32_t slot, bool current) {
   auto known = restored_.find(descriptor);
   if (known == restored_.end()) {
     auto page = SharedPage<Account>::open(descriptor);
     if (!page) return page.error();
     Entry entry{std::move(*page), std::make_shared<std::vector<bool>>(kMaxSessionsPerTenant)};
-    entries_.insert_or_assign(tenant, entry);
+    if (current) entries_.insert_or_assign(tenant, entry);
     known = restored_.emplace(descriptor, std::move(entry)).first;
   }
   const Entry& entry = known->second;

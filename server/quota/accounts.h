@@ -44,7 +44,14 @@ class Accounts {
   // Takes over a slot from this process's previous program (server/poold/upgrade), with the descriptor of the
   // tenant's account. Slots with the same descriptor share it. ErrorCode::malformed: it is no account, or the
   // slot does not exist or is in use. Call set() afterwards.
-  Result<std::unique_ptr<Place>> restore(const std::string& tenant, int descriptor, uint32_t slot);
+  // `current`: new sessions of the tenant get this account, too.
+  Result<std::unique_ptr<Place>> restore(const std::string& tenant, int descriptor, uint32_t slot,
+                                         bool current);
+  // False for an account of sessions of an earlier tenant of this name.
+  bool is_current(const std::string& tenant, int descriptor) const {
+    const auto found = entries_.find(tenant);
+    return found != entries_.end() && found->second.account->descriptor() == descriptor;
+  }
 
  private:
   struct Entry {

@@ -190,6 +190,7 @@ Result<void> confine(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
+  ::prctl(PR_SET_NAME, "poold-worker", 0, 0, 0);  // poold executes it as a descriptor
   // This comes first, while the process still has poold's user, so that the limits also apply to the device
   // library.
   if (!arguments.cgroup.empty()) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "tests/support/contains.h"
 #include "tests/support/cutting_proxy.h"
 #include "tests/support/installed_poold.h"
+#include "tests/support/raw_client.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -207,6 +209,116 @@ TEST_CASE("quotas and what is charged survive an upgrade") {
   CHECK(eventually([&] { return free_bytes(server.pool) > (150u << 20); }));
   const Json tenants = server.ask({"tenants"});
   CHECK(tenants[0]["sessions_started"] >= 3);
+}
+
+TEST_CASE("a client's name that is no text keeps nobody from upgrading") {
+  Upgradable server;
+  RawClient client(server.pool.poold().endpoint());
+  hello::Hello hello = test_hello();
+  hello.program = hello.host = "\xff\xfe\x80 program";
+  REQUIRE(client.open(hello).status == hello::Status::ok);
+  server.upgrade();
+  server.upgrade();
+  client.ping();
+  CHECK(server.ask({"sessions"}).size() == 1);
+}
+
+TEST_CASE("settings that have changed apply to sessions that were taken over") {
+  TemporaryFolder folder;
+  const auto made = [](const std::string& tenant) {
+    const Finished token = run_to_end({program_path("poold"), "--make-token"});
+    REQUIRE(token.status == 0);
+    std::istringstream lines(token.output);
+    std::string secret, entry;
+    std::getline(lines, secret);
+    std::getline(lines, entry);
+    return std::pair(secret, "[[tenant]]\nname = \"" + tenant + "\"\n" + entry + "\n");
+  };
+  const auto kept = made("kept"), revoked = made("revoked");
+  const std::string config = folder.write("poold.toml", kept.second + revoked.second);
+  Upgradable server({"--config", config}, {{"SOFTGPU_MEMORY", "1GiB"}});
+  const auto start = [&](const std::string& tenant, const std::string& secret) {
+    const std::string file = folder.write_secret(tenant + ".token", secret + "\n");
+    return server.start({"hold_memory"}, {{"GPUPOOL_TENANT", tenant}, {"GPUPOOL_TOKEN_FILE", file}});
+  };
+  const auto one = start("kept", kept.first), other = start("revoked", revoked.first);
+  REQUIRE(one->await_output("holding"));
+  REQUIRE(other->await_output("holding"));
+  folder.write("poold.toml", kept.second);
+  server.upgrade();
+  CHECK(eventually([&] { return server.ask({"sessions"}).size() == 1; }));
+  CHECK(server.ask({"sessions"})[0]["tenant"] == "kept");
+}
+
+TEST_CASE("a listener that would become open to everybody is not taken over") {
+  TemporaryFolder folder;
+  const std::string config = folder.write("poold.toml", "insecure = true\n");
+  Upgradable server({"--config", config, "--listen", "tcp://0.0.0.0:0"});
+  folder.write("poold.toml", "insecure = false\n");
+  const Finished upgrade = server.admin({"upgrade"});
+  CHECK(upgrade.status == 1);
+  CHECK_THAT(upgrade.output, Catch::Matchers::ContainsSubstring("refusing to listen"));
+  CHECK(server.ask({"health"})["upgrades"] == 0);
+}
+
+TEST_CASE("two upgrades at once are one") {
+  Upgradable server;
+  const auto app = server.start(counting(200));
+  REQUIRE(app->await_output("working"));
+  std::vector<std::unique_ptr<Process>> callers;
+  for (int caller = 0; caller < 3; ++caller)
+    callers.push_back(std::make_unique<Process>(
+        std::vector{program_path("pool-admin"), std::string("--poold"),
+                    "unix:" + server.pool.poold().admin_socket(), std::string("upgrade")},
+        Environment{}));
+  for (const auto& caller : callers) {
+    const int status = caller->wait(kLongPatience);
+    INFO(caller->output());
+    CHECK((status == 0 || caller->output().find("under way") != std::string::npos));
+  }
+  expect_counted(*app);
+}
+
+TEST_CASE("SIGTERM at any moment of an upgrade ends poold") {
+  for (int delay_ms = 0; delay_ms <= 150; delay_ms += 10) {
+    INFO("after " << delay_ms << " ms");
+    Upgradable server;
+    Process admin({program_path("pool-admin"), "--poold", "unix:" + server.pool.poold().admin_socket(), "upgrade"},
+                  {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));  // the moment is what is tested
+    CHECK(server.pool.poold().stop() == 0);
+  }
+}
+
+TEST_CASE("the audit goes on over an upgrade without a gap") {
+  TemporaryFolder folder;
+  const std::string audit = folder.path() / "audit.json";
+  Upgradable server({"--audit-file", audit});
+  for (int round = 0; round < 3; ++round) {
+    CHECK(run_patiently({driver_app(), "short_life"}, server.pool.through()).status == 0);
+    server.upgrade();
+  }
+  CHECK(server.pool.poold().stop() == 0);
+  std::ifstream lines(audit);
+  std::string line, boot;
+  int64_t expected = 0;
+  while (std::getline(lines, line)) {
+    const Json record = Json::parse(line);
+    if (boot.empty()) boot = record["boot"];
+    CHECK(record["boot"] == boot);
+    CHECK(record["seq"] == ++expected);
+  }
+  CHECK(expected >= 12);
+}
+
+TEST_CASE("new workers are of poold's version until it is upgraded") {
+  Upgradable server;
+  const fs::path worker = server.installed.folder().path() / "bin" / "poold-worker";
+  fs::remove(worker);
+  std::ofstream(worker) << "#!/bin/sh\nexit 1\n";
+  fs::permissions(worker, fs::perms::owner_all);
+  for (int round = 0; round < 4; ++round)
+    CHECK(run_patiently({driver_app(), "short_life"}, server.pool.through()).status == 0);
 }
 
 TEST_CASE("a session resumes after an upgrade") {

@@ -49,12 +49,12 @@ TEST_CASE("an account goes on with its charges and slots") {
 
   quota::Accounts after;
   REQUIRE(after.set("a", {}));  // the configuration has the tenant
-  auto restored = taken(after.restore("a", descriptor, second->slot()));
+  auto restored = taken(after.restore("a", descriptor, second->slot(), true));
   CHECK(restored->slot() == second->slot());
   CHECK((**after.of("a"))->sessions[second->slot()].memory_used[0] == 4096);
-  CHECK(!after.restore("a", descriptor, second->slot()));  // it is in use
-  CHECK(!after.restore("a", descriptor, quota::kMaxSessionsPerTenant));
-  const auto other = taken(after.restore("a", descriptor, first->slot()));
+  CHECK(!after.restore("a", descriptor, second->slot(), true));  // it is in use
+  CHECK(!after.restore("a", descriptor, quota::kMaxSessionsPerTenant, true));
+  const auto other = taken(after.restore("a", descriptor, first->slot(), true));
   after.end_restoring();
   CHECK(taken(after.take("a"))->slot() == 2);
   restored.reset();
@@ -63,7 +63,7 @@ TEST_CASE("an account goes on with its charges and slots") {
 
 TEST_CASE("what is no account is refused") {
   quota::Accounts accounts;
-  CHECK(!accounts.restore("a", ::open("/dev/null", O_RDWR | O_CLOEXEC), 0));
+  CHECK(!accounts.restore("a", ::open("/dev/null", O_RDWR | O_CLOEXEC), 0, true));
 }
 
 TEST_CASE("a session keeps its turn, and those who wait get it next") {

@@ -30,7 +30,7 @@ Result<void> Administration::serve_socket(const std::string& path) {
 
 bool Administration::serve_kept_socket(const std::string& path) {
   const auto socket = std::exchange(kept_socket_, nullptr);
-  if (!socket || socket->path() != path) return false;  // its destructor removes it
+  if (!socket || socket->path() != path) return false;  // its destructor removes the socket
   serve(std::move(*socket));
   return true;
 }
@@ -148,15 +148,23 @@ void Administration::restore(const upgrade::State& from) {
   upgrades_ = from.upgrades();
   started_ = std::chrono::system_clock::time_point(std::chrono::milliseconds(from.started_ms()));
   ended_.restore(from);
-  for (const upgrade::ChangedQuota& changed : from.quotas()) {
-    if (const auto set = tenants_.set_quota(changed.tenant(), quota_of(changed.quota())); !set)
-      log::warning("quota_not_kept", {{"tenant", changed.tenant()}, {"reason", set.error().message}});
-  }
+  restore_quotas({from.quotas().begin(), from.quotas().end()});
   if (from.has_admin_socket()) {
     const upgrade::AdminSocket& socket = from.admin_socket();
     kept_socket_ =
         std::make_unique<OwnedSocket>(OwnedSocket::take_over(socket.path(), socket.lock(), socket.socket()));
   }
+}
+
+// Again and again, because a partition may fit only when another one has become smaller.
+void Administration::restore_quotas(std::vector<upgrade::ChangedQuota> quotas) {
+  const auto set = [this](const upgrade::ChangedQuota& changed) {
+    return tenants_.set_quota(changed.tenant(), quota_of(changed.quota()));
+  };
+  while (std::erase_if(quotas, [&](const auto& changed) { return set(changed).ok(); }) != 0) {
+  }
+  for (const auto& changed : quotas)
+    log::warning("quota_not_kept", {{"tenant", changed.tenant()}, {"reason", set(changed).error().message}});
 }
 
 // Finds a GPU by its number or its UUID.

@@ -4,6 +4,7 @@
 #include <asio/io_context.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/http/http_server.h"
 #include "server/poold/admin/service.h"
@@ -52,6 +53,7 @@ class Administration {
   void migrate(const admin::MigrateSessionRequest& request,
                const std::function<void(Result<admin::MigrateSessionReply>)>& answered);
   void upgrade(const std::function<void(Result<admin::UpgradeReply>)>& answered);
+  void restore_quotas(std::vector<upgrade::ChangedQuota> quotas);
   Result<uint32_t> gpu_of(const std::string& name) const;
 
   asio::io_context& context_;

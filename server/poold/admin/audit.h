@@ -21,6 +21,10 @@ class Audit {
   Result<void> open() { return file_.open(); }
   // True if the file accepts no records. No session should begin then.
   bool stalled() const { return file_.stalled(); }
+  bool written() const { return file_.written(); }  // all records are in the file
+  // For this process's next program (server/poold/upgrade): its records continue these.
+  AuditFile::Identity identity() const { return file_.identity(); }
+  void continue_as(const AuditFile::Identity& identity) { file_.continue_as(identity); }
   AuditFile::Counts counts() const { return file_.counts(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);

@@ -175,6 +175,12 @@ void Leases::move(const std::string& id, const std::string& address, uint64_t se
   });
 }
 
+void Leases::migration_failed(const std::string& tenant, const std::string& reason) {
+  for (auto& [id, entry] : entries_) {
+    if (entry.moving && entry.tenant == tenant) entry.cannot_move = reason;
+  }
+}
+
 // Posted, so that all callbacks of a session's end run before.
 void Leases::post_cleanup() {
   if (stopped_ || std::exchange(cleanup_posted_, true)) return;

@@ -66,6 +66,8 @@ class Leases {
   // Moves the lease's sessions to another server; once it has none here, ends it for tokens up to `serial`
   // (0: for all). Call again until then: sessions that have not moved are asked again.
   void move(const std::string& id, const std::string& address, uint64_t serial);
+  // A session of this tenant has not moved: tells the scheduler, if its lease moves.
+  void migration_failed(const std::string& tenant, const std::string& reason);
   // Called after a session's end: soon checks which leases are over.
   void post_cleanup();
   // Adds to the report: leases with sessions, leases that have ended since the last report, and the IDs of

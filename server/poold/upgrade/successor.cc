@@ -149,6 +149,12 @@ Result<void> check(const upgrade::State& state) {
 
 Result<Program> installed_program(std::vector<std::string> arguments) {
   std::error_code status;
+  // As poold was called, because a symbolic link on the way may lead to another version now.
+  if (!arguments.empty() && arguments[0].find('/') != std::string::npos &&
+      std::filesystem::is_regular_file(arguments[0], status)) {
+    std::string called = arguments[0];
+    return Program{std::move(called), std::move(arguments)};
+  }
   std::string path = std::filesystem::read_symlink("/proc/self/exe", status).string();
   if (status) return Error{ErrorCode::unavailable, "cannot read /proc/self/exe: " + status.message()};
   constexpr std::string_view kDeleted = " (deleted)";
@@ -160,7 +166,10 @@ Result<Program> installed_program(std::vector<std::string> arguments) {
 Error execute(const Program& program, const upgrade::State& state) {
   // SIGTERM would end the new program before it handles it, and with it all sessions.
   const BlockedSignals blocked;
-  const auto sender = start_sender(state.SerializeAsString());
+  const std::string bytes = state.SerializeAsString();
+  if (upgrade::State copy; !copy.ParseFromString(bytes))
+    return {ErrorCode::malformed, "the state cannot be read back"};
+  const auto sender = start_sender(bytes);
   if (!sender) return sender.error();
   keep_on_exec(sender->socket, true);
   for_each_descriptor(state, [](int descriptor) { keep_on_exec(descriptor, true); });
@@ -171,6 +180,10 @@ Error execute(const Program& program, const upgrade::State& state) {
   close_on_exec(state);
   stop(*sender);
   return failed("execute " + program.path, error);
+}
+
+bool has_previous_program() {
+  return ::getenv(kVariable) != nullptr;
 }
 
 Result<std::optional<PreviousProgram>> receive_state() {
@@ -233,7 +246,8 @@ void CheckedProgram::start(asio::io_context& context, const Program& program, co
   sigset_t none;
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   const auto environment =
       environment_with(std::to_string(kSocket) + ":" + std::to_string(sender->pid) + ":check");
   const int error = ::posix_spawn(&self->pid_, program.path.c_str(), &actions, &attributes,
@@ -256,7 +270,7 @@ void CheckedProgram::start(asio::io_context& context, const Program& program, co
 void CheckedProgram::await_end() {
   timeout_.expires_after(kCheckTime);
   timeout_.async_wait([self = shared_from_this()](const asio::error_code& status) {
-    if (!status) ::kill(self->pid_, SIGKILL);
+    if (!status) ::kill(-self->pid_, SIGKILL);
   });
   ended_.async_wait(asio::posix::stream_descriptor::wait_read,
                     [self = shared_from_this()](const asio::error_code&) { self->finish(); });
@@ -266,14 +280,17 @@ void CheckedProgram::finish() {
   timeout_.cancel();
   int wait_status = 0;
   ::waitpid(pid_, &wait_status, 0);
+  ::kill(-pid_, SIGKILL);  // what it has started
+  ::kill(sender_, SIGKILL);
   ::waitpid(sender_, nullptr, 0);
   std::string said(kMostOutput, '\0');
   output_.non_blocking(true);
   const ssize_t got = ::read(output_.native_handle(), said.data(), said.size());
   said.resize(got > 0 ? static_cast<size_t>(got) : 0);
   while (!said.empty() && said.back() == '\n') said.pop_back();
+  if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0)
+    return checked_(printable(said.substr(said.rfind('\n') + 1)));  // warnings may come before
   said = printable(said);
-  if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) return checked_(said);
   const std::string how = WIFSIGNALED(wait_status)
                               ? "it was killed by signal " + std::to_string(WTERMSIG(wait_status))
                               : "it ended with status " + std::to_string(WEXITSTATUS(wait_status));

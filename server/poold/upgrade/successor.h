@@ -40,6 +40,7 @@ struct PreviousProgram {
   upgrade::State state;
   bool only_check = false;  // see CheckedProgram
 };
+bool has_previous_program();
 // Receives the state from the program that this process executed before; nullopt: there was none. Call it
 // once, before other threads start. ErrorCode::malformed: it is not usable; the message says why.
 Result<std::optional<PreviousProgram>> receive_state();

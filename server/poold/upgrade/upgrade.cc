@@ -36,6 +36,14 @@ void Upgrade::begin(Begun begun) {
 void Upgrade::stop() {
   stopped_ = true;
   timer_.cancel();
+  blocked_.reset();
+}
+
+void Upgrade::abort(const std::string& why) {
+  log::error("not_upgraded", {{"reason", why}, {"note", "this version goes on"}});
+  blocked_.reset();
+  under_way_ = false;
+  host_.undo();
 }
 
 // Calls `then` when nothing is pending, or at the deadline.
@@ -61,16 +69,35 @@ void Upgrade::close_doors() {
 void Upgrade::end_spare_workers() {
   host_.end_spare_workers();
   deadline_ = Clock::now() + kPatience;
-  await(host_.has_spare_workers, [this] { execute_program(); });
+  await([this] { return host_.has_spare_workers() || host_.is_closing() || host_.has_waiting(); },
+        [this] {
+          // It would have neither a parent that knows it nor a user of its own.
+          if (host_.has_spare_workers()) return abort("a worker without a session does not end");
+          host_.give_up_waiting();
+          check_again();
+        });
+}
+
+// Files and sessions may have changed since the first check, and after execute() there is no way back.
+void Upgrade::check_again() {
+  CheckedProgram::start(context_, program_, host_.state(), [this](const Result<std::string>& version) {
+    if (stopped_) return;
+    if (!version) return abort(version.error().message);
+    // A signal that has been delivered before is handled during await(): poold may be asked to end.
+    blocked_.emplace();
+    deadline_ = Clock::now() + kPatience;
+    bool first = true;
+    await([this, first]() mutable { return std::exchange(first, false) || host_.has_waiting(); },
+          [this] { execute_program(); });
+  });
 }
 
 void Upgrade::execute_program() {
+  host_.give_up_waiting();
+  if (const std::string why = host_.obstacle(); !why.empty()) return abort(why);
   log::info("upgrading", {{"program", program_.path}, {"from", kVersion}});
   (void)log::flush(kLogPatience);
-  const Error failure = execute(program_, host_.state());
-  log::error("not_upgraded", {{"reason", failure.message}, {"note", "this version goes on"}});
-  under_way_ = false;
-  host_.undo();
+  abort(execute(program_, host_.state()).message);
 }
 
 }  // namespace gpupool::server

@@ -1,7 +1,8 @@
 // Replaces poold's program by the one that is installed now, while sessions run (docs/adr/0039-upgrades.md).
 // The daemon owns it; poold's thread.
 //
-// 1. The installed program checks that it could take over (successor.h). If not, nothing changes.
+// 1. The installed program checks that it could take over (successor.h). If not, nothing changes. It checks
+//    again as the last step before 4.
 // 2. poold accepts no connections, which wait in the listeners' queues, and finishes what it cannot hand
 //    over: handshakes, clients that wait for a worker, questions between workers. What takes longer than
 //    kPatience is refused.
@@ -16,9 +17,11 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/blocked_signals.h"
 #include "server/poold/upgrade/successor.h"
 
 namespace gpupool::server {
@@ -35,6 +38,7 @@ class Upgrade {
     std::function<void()> give_up_waiting;
     std::function<void()> end_spare_workers;  // and services whose callers may be cut off
     std::function<bool()> has_spare_workers;
+    std::function<bool()> is_closing;  // descriptors, in child processes
     std::function<void()> undo;  // go on as before
   };
   // The version of the program that takes over soon, or why none does. ErrorCode::refused: it cannot, or an
@@ -57,7 +61,9 @@ class Upgrade {
   void close_doors();
   void await(std::function<bool()> pending, std::function<void()> then);
   void end_spare_workers();
+  void check_again();
   void execute_program();
+  void abort(const std::string& why);
 
   asio::io_context& context_;
   const std::vector<std::string> arguments_;
@@ -65,6 +71,7 @@ class Upgrade {
   asio::steady_timer timer_;
   Program program_;
   Clock::time_point deadline_;
+  std::optional<BlockedSignals> blocked_;  // shortly before the program is executed
   bool under_way_ = false;
   bool stopped_ = false;
 };

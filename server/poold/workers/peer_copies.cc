@@ -16,7 +16,9 @@ bool PeerCopies::wanted(Worker& asking, const packet::PeerWanted& wanted) {
   const auto answered = [this, session = asking.session, request = wanted.request](int descriptor) {
     answer(session, request, descriptor);
   };
-  if (Worker* const here = receiver_here(asking, wanted.target)) {
+  // An rdma connection begins between two cards.
+  Worker* const here = wanted.target.rdma == 0 ? receiver_here(asking, wanted.target) : nullptr;
+  if (here && connections_.may_begin(asking.session)) {
     if (const auto pair = make_tcp_pair()) return connect_here(*here, wanted, *pair, answered);
   }
   return connections_.open(asking.session, wanted.target, answered) ||

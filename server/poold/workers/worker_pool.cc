@@ -285,13 +285,13 @@ void WorkerPool::session_ended(Worker& worker, const std::string& how, bool cras
   for (const auto& tell : session_ended_) tell(view_of(worker), how, crashed);
   if (crashed || !worker.ending.empty()) remember_reason(worker, how);
   worker.account_slot.reset();
-  if (has_own_users())
-    code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
+  if (const auto user = worker.user->own_id(); user && has_own_users())
+    code_.session_ended(worker.client.tenant, *user);
 }
 
 // Releases the worker's cgroup. Returns how the worker ended, including a kill at its memory limit.
 std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
-  if (worker.cgroup.empty()) return end_text(wait_status);
+  if (worker.cgroup.empty() || !settings_.cgroups) return end_text(wait_status);
   const Cgroups::WorkerExit end = settings_.cgroups->finish_worker(worker.cgroup);
   if (end.refused_threads != 0) {
     log::warning("worker_had_no_threads",

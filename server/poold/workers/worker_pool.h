@@ -167,8 +167,12 @@ class WorkerPool {
   bool has_spare_workers() const { return workers_.all().size() > workers_.count(Stage::serving); }
   // Only when paused, without waiting ones and without spare workers.
   void save(upgrade::Pool& to) const;
-  // Takes over the sessions; call instead of start(). On failure the object is of no use.
-  Result<void> restore(const upgrade::Pool& from);
+  // Takes over the GPUs, then the sessions; call instead of start(). On failure the object is of no use.
+  // `migrated`: called for requests to migrate that the previous program has made.
+  using Migrated = std::function<void(const SessionView&, const std::string& address,
+                                      const Result<Migrations::Outcome>&)>;
+  void restore_devices(const upgrade::Pool& from) { set_devices(from.devices()); }
+  Result<void> restore(const upgrade::Pool& from, const Migrated& migrated);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -224,7 +228,8 @@ class WorkerPool {
   // Upgrades (worker_pool_upgrade.cc).
   void save(const Worker& worker, upgrade::Session& to) const;
   Result<std::shared_ptr<Worker>> restore_worker(const upgrade::Session& from);
-  void restore_parts(Worker& worker, const upgrade::Session& from);
+  void restore_parts(const std::shared_ptr<Worker>& worker, const upgrade::Session& from,
+                     const Migrated& migrated);
 
   // Ends of workers.
   void watch_output(const std::shared_ptr<Worker>& worker);

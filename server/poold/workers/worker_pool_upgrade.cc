@@ -95,8 +95,11 @@ void WorkerPool::give_up_waiting() {
 void WorkerPool::pause() {
   paused_ = true;
   for (auto& [pid, worker] : workers_.all()) {
-    if (worker->state == Stage::idle) worker->close_control();
     if (worker->state == Stage::starting) settings_.processes.kill(pid);
+    if (worker->state != Stage::idle) continue;
+    worker->close_control();
+    worker->state = Stage::starting;  // no client gets it
+    worker->failure = "it was ended for an upgrade";
   }
 }
 
@@ -114,6 +117,7 @@ void WorkerPool::save(const Worker& worker, upgrade::Session& to) const {
   to.set_page(worker.page->descriptor());
   to.set_account(worker.account_slot->descriptor());
   to.set_account_slot(worker.account_slot->slot());
+  to.set_account_is_current(accounts_.is_current(worker.client.tenant, worker.account_slot->descriptor()));
   to.set_cgroup(worker.cgroup);
   to.set_user(worker.user->name);
   to.set_number(worker.session);
@@ -126,6 +130,7 @@ void WorkerPool::save(const Worker& worker, upgrade::Session& to) const {
   to.set_started(nanoseconds(worker.started.time_since_epoch()).count());
   to.set_ending(worker.ending);
   to.set_migrated(worker.migrated);
+  to.set_failure(worker.failure);
   to.set_unfinished_line(worker.output->unfinished_line());
   server::save(worker.client, *to.mutable_client());
   server::save(worker.breaks, *to.mutable_breaks());
@@ -140,6 +145,7 @@ void WorkerPool::save(const Worker& worker, upgrade::Session& to) const {
 
 void WorkerPool::save(upgrade::Pool& to) const {
   to.set_server_id(server_id_);
+  to.set_next_user(users_.next());
   to.set_next_session(next_session_);
   to.set_start_failures(start_failures_);
   to.mutable_devices()->mutable_devices()->Add(devices_.begin(), devices_.end());
@@ -158,8 +164,11 @@ void WorkerPool::save(upgrade::Pool& to) const {
     image.set_descriptor(descriptor);
   });
   const auto assigned = partitions_.partitions().assigned();
-  for (const auto& [tenant, groups] : assigned.tenants)
-    (*to.mutable_tenants_groups())[tenant] = message_of(groups);
+  for (const auto& [tenant, groups] : assigned.tenants) {
+    upgrade::TenantGroups& one = *to.add_tenants_groups();
+    one.set_tenant(tenant);
+    *one.mutable_groups() = message_of(groups);
+  }
   migrations_.save(to);
   state_changes_.save(to);
   dumps_.save(to);
@@ -174,7 +183,8 @@ void WorkerPool::save(upgrade::Pool& to) const {
 Result<std::shared_ptr<Worker>> WorkerPool::restore_worker(const upgrade::Session& from) {
   auto page = quota::SharedPage<quota::SessionPage>::open(from.page());
   if (!page) return page.error();
-  auto account_slot = accounts_.restore(from.client().tenant(), from.account(), from.account_slot());
+  auto account_slot = accounts_.restore(from.client().tenant(), from.account(), from.account_slot(),
+                                        from.account_is_current());
   if (!account_slot) return account_slot.error();
   auto worker = std::make_shared<Worker>(context_, StartedWorker{.pid = static_cast<pid_t>(from.pid()),
                                                                  .control = from.control(),
@@ -201,28 +211,34 @@ Result<std::shared_ptr<Worker>> WorkerPool::restore_worker(const upgrade::Sessio
       std::chrono::duration_cast<std::chrono::system_clock::duration>(nanoseconds(from.started())));
   worker->ending = from.ending();
   worker->migrated = from.migrated();
+  worker->failure = from.failure();
   server::restore(from.breaks(), worker->breaks);
   worker->output->set_session(worker->session);
   worker->output->restore(from.unfinished_line());
   return worker;
 }
 
-void WorkerPool::restore_parts(Worker& worker, const upgrade::Session& from) {
-  turns_.restore(worker.session, worker.client.tenant, from, worker.page);
-  state_changes_.restore(worker.session, from);
-  memory_.restore(worker.session, from);
-  // Whoever requested it has lost its connection.
-  migrations_.restore(worker.session, from, [](const Result<Migrations::Outcome>&) {});
-  abandoned_.restore(worker.session, from);
-  image_transfers_.restore(worker.session, from);
-  dumps_.restore(worker.session, from);
+void WorkerPool::restore_parts(const std::shared_ptr<Worker>& worker, const upgrade::Session& from,
+                               const Migrated& migrated) {
+  const uint64_t session = worker->session;
+  turns_.restore(session, worker->client.tenant, from, worker->page);
+  state_changes_.restore(session, from);
+  memory_.restore(session, from);
+  migrations_.restore(session, from,
+                      [this, migrated, weak = std::weak_ptr(worker), to = from.migration().address()](
+                          const Result<Migrations::Outcome>& outcome) {
+                        if (const auto its = weak.lock()) migrated(view_of(*its), to, outcome);
+                      });
+  abandoned_.restore(session, from);
+  image_transfers_.restore(session, from);
+  dumps_.restore(session, from);
 }
 
-Result<void> WorkerPool::restore(const upgrade::Pool& from) {
+Result<void> WorkerPool::restore(const upgrade::Pool& from, const Migrated& migrated) {
   server_id_ = from.server_id();
+  users_.set_next(from.next_user());
   next_session_ = from.next_session();
   start_failures_ = from.start_failures();
-  set_devices(from.devices());
   for (const upgrade::EndedSession& ended : from.ended_sessions())
     ended_sessions_.push_back({ended.session_id(), ended.tenant(), ended.resume_key(), ended.reason()});
   for (const upgrade::Image& image : from.images()) {
@@ -231,7 +247,8 @@ Result<void> WorkerPool::restore(const upgrade::Pool& from) {
     (void)images_.add(name, image.bytes(), image.descriptor(), 0);  // the limits may have changed
   }
   quota::Partitions::Assigned assigned;
-  for (const auto& [tenant, groups] : from.tenants_groups()) assigned.tenants[tenant] = groups_of(groups);
+  for (const upgrade::TenantGroups& one : from.tenants_groups())
+    assigned.tenants[one.tenant()] = groups_of(one.groups());
   for (const upgrade::Session& session : from.sessions()) {
     if (session.has_groups())
       assigned.sessions[session.number()] = {session.client().tenant(), groups_of(session.groups())};
@@ -244,7 +261,7 @@ Result<void> WorkerPool::restore(const upgrade::Pool& from) {
     auto worker = restore_worker(session);
     if (!worker) return worker.error();
     workers_.all().emplace((*worker)->pid, *worker);
-    restore_parts(**worker, session);
+    restore_parts(*worker, session, migrated);
   }
   accounts_.end_restoring();
   for (const auto& [name, tenant] : tenants_.all()) (void)accounts_.set(name, tenant.quota);
@@ -252,6 +269,7 @@ Result<void> WorkerPool::restore(const upgrade::Pool& from) {
   for (const auto& [pid, worker] : workers_.all()) {
     watch_output(worker);
     watch_control(worker);
+    if (!worker->failure.empty()) settings_.processes.kill(pid);
     if (!worker->ending.empty()) kill_after(worker, kEndGrace);
   }
   watch_child_exits();

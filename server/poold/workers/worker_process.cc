@@ -105,7 +105,8 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          log::name_of(program.log_level),
                          nullptr};
   StartedWorker started{.pid = -1, .control = control.ours, .output = output.ours, .page = std::move(*page)};
-  const int error = ::posix_spawn(&started.pid, program.program.c_str(), &actions, &attributes,
+  const std::string& executed = program.executed.empty() ? program.program : program.executed;
+  const int error = ::posix_spawn(&started.pid, executed.c_str(), &actions, &attributes,
                                   const_cast<char* const*>(words), environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);

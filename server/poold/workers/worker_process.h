@@ -16,6 +16,9 @@ namespace gpupool::server {
 
 struct WorkerProgram {
   std::string program;
+  // What is executed in place of `program`: the same file as a descriptor of poold, so that workers stay of
+  // poold's version when another one has been installed. Empty: `program`.
+  std::string executed;
   std::string device;     // path of the device library
   std::string user;       // name or number for the worker if poold is root; empty: it stays root
   bool own_user = false;  // no other process runs as that user
