@@ -25,6 +25,7 @@ Outcome destroy_array(Session& session, Command& command) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   session.table.unbind(body->array);
+  session.history.destroy(body->array, nullptr);  // parked commands are not noted
   return Outcome::parked();
 }
 

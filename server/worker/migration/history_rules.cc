@@ -184,8 +184,16 @@ class CommandEffect {
         return makes(kHostMemory | reader_.get<wire::ShareHostMemory>().memory);
       case Id::release_host_memory:
         return destroys(kHostMemory | reader_.get<wire::ReleaseHostMemory>().memory);
-      case Id::array_part:
-      case Id::get_reference: cannot_migrate(kArrayObstacle); return makes(reader_.get<uint64_t>());
+      case Id::array_part: {
+        const auto part = reader_.get<wire::ArrayPart>();
+        cannot_migrate(kArrayObstacle);
+        return makes(part.handle, part.whole);
+      }
+      case Id::get_reference: {
+        const auto reference = reader_.get<wire::GetReference>();
+        cannot_migrate(kArrayObstacle);
+        return makes(reference.handle, reference.module);
+      }
       case Id::describe_resources:
         cannot_migrate(kResources);
         return makes(reader_.get<wire::DescribeResources>().description);
