@@ -1,12 +1,23 @@
 #include "scheduler/core/tenant.h"
 
+#include "common/text/units.h"
+#include "protocol/control/pool_policy_kinds.h"
 #include "protocol/control/pool_quota_kinds.h"
 
 namespace gpupool::scheduler {
 namespace {
 
 constexpr uint32_t kMaxWeight = 1000;
-constexpr uint32_t kDay = 86'400'000;
+
+bool is_time(pool::PolicyUnit unit) {
+  return unit == pool::PolicyUnit::seconds || unit == pool::PolicyUnit::seconds_limit;
+}
+
+std::string limit_text(const pool::PolicyKind& kind, uint64_t value) {
+  if (kind.unit == pool::PolicyUnit::rate) return size_text(value) + "/s";
+  if (kind.unit == pool::PolicyUnit::bytes_limit) return size_text(value);
+  return is_time(kind.unit) ? milli_text(value) : std::to_string(value);
+}
 
 std::optional<std::string> out_of(const char* field, uint64_t lowest, uint64_t highest) {
   return std::string(field) + " must be " + std::to_string(lowest) + " to " + std::to_string(highest);
@@ -28,14 +39,7 @@ pool::TenantQuota default_quota() {
 pool::Policy default_policy() {
   pool::Policy policy;
   policy.set_placement("fragmentation");
-  policy.set_preemption(true);
-  policy.set_grace_ms(30'000);
-  policy.set_hold_ms(30'000);
-  policy.set_token_ms(600'000);
-  policy.set_heartbeat_ms(2'000);
-  policy.set_node_lost_ms(30'000);
-  policy.set_backfill(1'000);
-  policy.set_move_ms(60'000);
+  for (const pool::PolicyKind& kind : pool::kPolicyKinds) kind.set(policy, kind.initial);
   return policy;
 }
 
@@ -48,23 +52,13 @@ std::optional<std::string> check_quota(const pool::TenantQuota& changes) {
 }
 
 std::optional<std::string> check_policy(const pool::Policy& changes) {
-  const auto outside = [](bool there, uint32_t value, uint32_t lowest, uint32_t highest) {
-    return there && (value < lowest || value > highest);
-  };
-  // Uses the keys and units of `pool-admin policy set`.
-  const auto seconds = [](const char* key, const char* range) {
-    return std::string(key) + " must be " + range + " seconds";
-  };
-  if (outside(changes.has_grace_ms(), changes.grace_ms(), 0, kDay)) return seconds("grace", "0 to 86400");
-  if (outside(changes.has_hold_ms(), changes.hold_ms(), 1'000, kDay)) return seconds("hold", "1 to 86400");
-  if (outside(changes.has_token_ms(), changes.token_ms(), 10'000, kDay))
-    return seconds("token", "10 to 86400");
-  if (outside(changes.has_heartbeat_ms(), changes.heartbeat_ms(), 100, 60'000))
-    return seconds("heartbeat", "0.1 to 60");
-  if (outside(changes.has_node_lost_ms(), changes.node_lost_ms(), 1'000, kDay))
-    return seconds("node-lost", "1 to 86400");
-  if (outside(changes.has_move_ms(), changes.move_ms(), 0, kDay)) return seconds("move", "0 to 86400");
-  if (outside(changes.has_backfill(), changes.backfill(), 0, 100'000)) return out_of("backfill", 0, 100'000);
+  for (const pool::PolicyKind& kind : pool::kPolicyKinds) {
+    const uint64_t value = kind.get(changes);
+    if (!kind.has(changes) || (value >= kind.lowest && value <= kind.highest)) continue;
+    // Uses the keys and units of `pool-admin policy set`.
+    return std::string(kind.key) + " must be " + limit_text(kind, kind.lowest) + " to " +
+           limit_text(kind, kind.highest) + (is_time(kind.unit) ? " seconds" : "");
+  }
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 #include "scheduler/json/pool_json.h"
 
+#include "protocol/control/pool_policy_kinds.h"
 #include "protocol/control/pool_quota_kinds.h"
 
 namespace gpupool::pool {
@@ -254,15 +255,12 @@ Json json_of(const TenantState& tenant) {
 }
 
 Json json_of(const Policy& policy) {
-  return {{"placement", policy.placement()},
-          {"preemption", policy.preemption()},
-          {"grace_ms", policy.grace_ms()},
-          {"hold_ms", policy.hold_ms()},
-          {"token_ms", policy.token_ms()},
-          {"heartbeat_ms", policy.heartbeat_ms()},
-          {"node_lost_ms", policy.node_lost_ms()},
-          {"backfill", policy.backfill()},
-          {"move_ms", policy.move_ms()}};
+  Json json{{"placement", policy.placement()}};
+  for (const PolicyKind& kind : kPolicyKinds) {
+    const uint64_t value = kind.get(policy);
+    json[kind.member] = kind.unit == PolicyUnit::on_off ? Json(value != 0) : Json(value);
+  }
+  return json;
 }
 
 Json json_of(const PoolSnapshot& snapshot) {

@@ -5,15 +5,18 @@
 #include <cstdio>
 #include <functional>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "common/settings/command_line.h"
 #include "common/version.h"
+#include "protocol/control/pool_policy_kinds.h"
 #include "protocol/control/pool_quota_kinds.h"
 #include "protocol/environment.h"
 #include "protocol/scheduler/channel.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
+#include "scheduler/admin/pool/describe.h"
 #include "scheduler/admin/quota_words.h"
 
 namespace gpupool::admin {
@@ -25,8 +28,6 @@ constexpr const char* kAbout =
     "It authenticates with an operator's token. Without --scheduler and GPUPOOL_SCHEDULER it administers a "
     "poold on this host.";
 constexpr const char* kNotes =
-    "Policy keys: placement, preemption (on, off), grace, hold, token, heartbeat, node-lost, move (seconds), "
-    "backfill.\n"
     "GPUPOOL_TLS_CA names the CA certificate for the scheduler.\n"
     "Exit status: 0: success; 1: rejected by the scheduler, health: not the leader; 2: usage error; 3: "
     "scheduler cannot be reached.\n"
@@ -36,6 +37,20 @@ std::string help_on_quotas() {
   std::vector<KeyExample> keys;
   for (const pool::QuotaKind& kind : pool::kQuotaKinds) keys.push_back({kind.word(), kind.example});
   return help_on_keys(keys);
+}
+
+std::string help_on_policy() {
+  size_t width = 0;
+  for (const pool::PolicyKind& kind : pool::kPolicyKinds)
+    width = std::max(width, std::string_view(kind.key).size());
+  const auto line = [&](std::string key, const std::string& help, const std::string& initial) {
+    key.resize(width + 2, ' ');
+    return "\n  " + key + help + " [" + initial + "]";
+  };
+  std::string text = "Policy keys:" + line("placement", "chooses the GPUs of a request", "fragmentation");
+  for (const pool::PolicyKind& kind : pool::kPolicyKinds)
+    text += line(kind.key, kind.help, policy_value_text(kind, kind.initial));
+  return text;
 }
 
 PoolClient::Settings settings_of(const std::string& where, const std::string& token_file) {
@@ -54,7 +69,7 @@ PoolClient::Settings settings_of(const std::string& where, const std::string& to
 class CommandLine {
  public:
   CommandLine() : app_(kAbout, "pool-admin") {
-    app_.footer(help_on_quotas() + "\n" + kNotes);
+    app_.footer(help_on_quotas() + "\n" + help_on_policy() + "\n" + kNotes);
     app_.set_version_flag("--version", std::string("pool-admin ") + kVersion);
     app_.require_subcommand(1);
     app_.fallthrough();  // allow options after the command

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "protocol/control/pool_policy_kinds.h"
 #include "protocol/control/pool_quota_kinds.h"
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/format.h"
@@ -102,7 +103,27 @@ std::string value_text(pool::QuotaUnit unit, uint64_t value) {
   return std::to_string(value);
 }
 
+std::string value_text(pool::PolicyUnit unit, uint64_t value) {
+  using Unit = pool::PolicyUnit;
+  const bool limits = unit == Unit::seconds_limit || unit == Unit::count_limit || unit == Unit::bytes_limit;
+  if (limits && value == 0) return "unlimited";
+  switch (unit) {
+    case Unit::on_off: return value != 0 ? "on" : "off";
+    case Unit::seconds:
+    case Unit::seconds_limit: return format("%g s", static_cast<double>(value) / 1000.0);
+    case Unit::bytes_limit: return size_text(value);
+    case Unit::rate: return size_text(value) + "/s";
+    case Unit::count:
+    case Unit::count_limit: break;
+  }
+  return std::to_string(value);
+}
+
 }  // namespace
+
+std::string policy_value_text(const pool::PolicyKind& kind, uint64_t value) {
+  return value_text(kind.unit, value);
+}
 
 std::string moves_text(const pool::LeaseState& lease, int64_t now_ms) {
   using pool::LeaseMove;
@@ -283,12 +304,10 @@ std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota
 }
 
 std::string policy_text(const pool::Policy& policy) {
-  const auto seconds = [](uint32_t time) { return format("%g s", time / 1000.0); };
-  return "placement=" + policy.placement() + "\npreemption=" + (policy.preemption() ? "on" : "off") +
-         "\ngrace=" + seconds(policy.grace_ms()) + "\nhold=" + seconds(policy.hold_ms()) +
-         "\ntoken=" + seconds(policy.token_ms()) + "\nheartbeat=" + seconds(policy.heartbeat_ms()) +
-         "\nnode-lost=" + seconds(policy.node_lost_ms()) + "\nbackfill=" + std::to_string(policy.backfill()) +
-         "\nmove=" + (policy.move_ms() == 0 ? "unlimited" : seconds(policy.move_ms())) + "\n";
+  std::string text = "placement=" + policy.placement() + "\n";
+  for (const pool::PolicyKind& kind : pool::kPolicyKinds)
+    text += std::string(kind.key) + "=" + policy_value_text(kind, kind.get(policy)) + "\n";
+  return text;
 }
 
 std::string pool_text(const pool::PoolState& state, int64_t now_ms) {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/text/units.h"
-#include "protocol/control/pool_admin.pb.h"
+#include "protocol/control/pool_policy_kinds.h"
 
 namespace gpupool::admin {
 
@@ -22,6 +22,7 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantSt
 std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);
 std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota);
 std::string policy_text(const pool::Policy& policy);
+std::string policy_value_text(const pool::PolicyKind& kind, uint64_t value);  // as in policy_text()
 std::string pool_text(const pool::PoolState& state, int64_t now_ms);
 // Formats one snapshot of `top`. Rates are computed since `before`, which may be null.
 std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);

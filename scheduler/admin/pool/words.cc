@@ -9,6 +9,7 @@
 
 #include "common/text/suggestion.h"
 #include "common/text/units.h"
+#include "protocol/control/pool_policy_kinds.h"
 #include "protocol/control/pool_quota_kinds.h"
 #include "protocol/control/priority.h"
 
@@ -40,15 +41,6 @@ Result<uint32_t> parse_number(const std::string& value, double unit) {
   return static_cast<uint32_t>(scaled);
 }
 
-Read<Policy> number(void (Policy::*set)(uint32_t), double unit = 1) {
-  return [set, unit](const std::string& value, Policy& out) -> Result<void> {
-    const auto read = parse_number(value, unit);
-    if (!read) return read.error();
-    (out.*set)(*read);
-    return {};
-  };
-}
-
 Result<uint64_t> parse_limit(pool::QuotaUnit unit, const std::string& value) {
   if (unit == pool::QuotaUnit::priority) {
     const auto named = pool::parse_priority(value);
@@ -77,15 +69,36 @@ Keys<TenantQuota> quota_keys() {
   return keys;
 }
 
-Result<void> preemption(const std::string& value, Policy& out) {
-  if (value != "on" && value != "off") return wrong("'" + value + "' is neither on nor off");
-  out.set_preemption(value == "on");
-  return {};
-}
-
 Result<void> placement(const std::string& value, Policy& out) {
   out.set_placement(value);  // validated by the scheduler
   return {};
+}
+
+Result<uint64_t> parse_policy(pool::PolicyUnit unit, const std::string& value) {
+  using Unit = pool::PolicyUnit;
+  if (unit == Unit::on_off) {
+    if (value != "on" && value != "off") return wrong("'" + value + "' is neither on nor off");
+    return uint64_t{value == "on"};
+  }
+  if (unit == Unit::rate) return parse_rate(value);
+  if (unit == Unit::bytes_limit) return value == kUnlimited ? Result<uint64_t>(0) : parse_memory(value);
+  const auto number = parse_number(value, unit == Unit::seconds || unit == Unit::seconds_limit ? 1000 : 1);
+  if (!number) return number.error();
+  return uint64_t{*number};
+}
+
+Keys<Policy> policy_keys() {
+  Keys<Policy> keys{{"placement", placement}};
+  for (const pool::PolicyKind& kind : pool::kPolicyKinds) {
+    keys[kind.key] = [&kind](const std::string& value, Policy& out) -> Result<void> {
+      const auto read = parse_policy(kind.unit, value);
+      if (!read) return read.error();
+      if (*read > kind.largest) return wrong("'" + value + "' is too large");
+      kind.set(out, *read);
+      return {};
+    };
+  }
+  return keys;
 }
 
 // Explains how a pool's quota expresses a key of a poold's quota; empty for other keys.
@@ -130,17 +143,7 @@ Result<TenantQuota> read_tenant_quota(const std::vector<std::string>& words) {
 }
 
 Result<Policy> read_policy(const std::vector<std::string>& words) {
-  static const Keys<Policy> keys{
-      {"placement", placement},
-      {"preemption", preemption},
-      {"grace", number(&Policy::set_grace_ms, 1000)},
-      {"hold", number(&Policy::set_hold_ms, 1000)},
-      {"token", number(&Policy::set_token_ms, 1000)},
-      {"heartbeat", number(&Policy::set_heartbeat_ms, 1000)},
-      {"node-lost", number(&Policy::set_node_lost_ms, 1000)},
-      {"backfill", number(&Policy::set_backfill)},
-      {"move", number(&Policy::set_move_ms, 1000)},
-  };
+  static const Keys<Policy> keys = policy_keys();
   return read_words(words, keys, "the policy");
 }
 
