@@ -69,6 +69,7 @@ void Core::tick(Time now) {
   while (Lease* const lease = leases_.next_due(now)) due(*lease, now);
   settled_ = settled_ || settled(now);
   if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();
+  tick_defragmentation(now);
   if (places_changed_ && now >= places_sent_at_ + kPlacesEvery) send_places(now);
 }
 
@@ -84,6 +85,8 @@ Effects Core::take(Time now) {
         {node_key(name), node == nodes_.end() ? std::nullopt : std::optional(node_record(node->second))});
   }
   dirty_nodes_.clear();
+  if (std::exchange(dirty_defragmentation_, false))
+    effects_.writes.push_back({kDefragmentationKey, defragmentation_record()});
   for (const std::string& name : to_answer_) {
     const auto node = nodes_.find(name);
     if (node != nodes_.end() && node->second.stream != 0)

@@ -12,6 +12,7 @@
 // restore() rebuilds a core from the store without losing a lease. Waiting requests are not stored; their
 // clients request again.
 #pragma once
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -19,10 +20,12 @@
 
 #include "common/result.h"
 #include "scheduler/core/claims.h"
+#include "scheduler/core/defragmentation.h"
 #include "scheduler/core/lease_table.h"
 #include "scheduler/core/placer.h"
 #include "scheduler/core/queue.h"
 #include "scheduler/core/tenant.h"
+#include "scheduler/placement/defragment.h"
 
 namespace gpupool::scheduler {
 
@@ -125,7 +128,7 @@ class Core {
   Tenant& tenant(const std::string& name);
 
   // Moves of leases (moves.cc), and where to (move_places.cc).
-  void begin_move(Lease& lease, size_t place, LeasePart to, Time now);
+  void begin_move(Lease& lease, size_t place, LeasePart to, Time now, const std::string& because = "");
   bool substitute(Lease& lease, size_t place, bool gone, const std::string& reason, Time now);
   void fail_move(Lease& lease, const std::string& reason, bool gone, Time now);
   void try_again(Lease& lease, size_t place);
@@ -144,6 +147,32 @@ class Core {
   std::optional<std::string> why_not_to(const Lease& lease, const LeasePart& part, const Demand& demand,
                                         const Node& node) const;
   Result<LeasePart> place_part(const Lease& lease, const LeasePart& part, Node* to);
+
+  // Moves that make room for the head of the queue (defragment.cc).
+  struct DefragMove {
+    Lease* lease;
+    size_t place;  // of the part in Lease::parts
+    LeasePart to;
+  };
+  bool may_defragment(const Lease& lease, size_t place, lease::Priority priority) const;
+  placement::RunningPart running_part(const Lease& lease, const LeasePart& part, lease::Priority priority,
+                                      const std::unordered_map<const Node*, uint32_t>& host_of,
+                                      Time now) const;
+  placement::DefragLimits defragment_limits(Time now);
+  bool defragment(const WaitingRequest& waiter, const Demand& demand, Time now);
+  bool begin_defragmentation(const WaitingRequest& waiter, std::vector<DefragMove> moves,
+                             const placement::DefragPlan& plan, Time now);
+  void tick_defragmentation(Time now);
+  bool has_made_room() const;
+  std::optional<std::vector<GpuSlot>> place_made_for(const WaitingRequest& waiter) const;
+  bool hold_place(const WaitingRequest& waiter, const Demand& demand, Time now);
+  void hold_place_of_absent(lease::Priority priority);
+  void find_defragmentation_of(const WaitingRequest& waiter);
+  void check_defragmentation(Time now);
+  void check_place_taken(Time now);
+  void fail_defragmentation(const std::string& reason, Time now);
+  void end_defragmentation(const char* event, const std::string& reason, Time now);
+  std::string explain_defragmentation(const WaitingRequest& waiter) const;
 
   Result<Node*> known_node(const std::string& name);
   Result<LeaseId> lease_called(const std::string& text) const;
@@ -175,7 +204,12 @@ class Core {
   // quota, and the nodes of the leases named by `near` and `apart_from`.
   Demand demand_now(const WaitingRequest& waiter) const;
   bool try_to_grant(WaitingRequest& waiter, Time now);
+  // Tries the requests of one priority; false: so many have failed that no more are tried.
+  bool schedule_priority(lease::Priority priority, Stream head, const std::vector<GpuSlot>& before,
+                         uint32_t& failed, Time now);
+  void note_reservation(Stream head, const std::vector<GpuSlot>& before);
   bool reserve(WaitingRequest& waiter, Time now);
+  void reserve_slots(std::vector<GpuSlot> slots, const Demand& demand);
   void lift_reservation();
   void preempt(const Demand& demand, const WaitingRequest& for_whom, Time now);
   void send_places(Time now);
@@ -185,6 +219,7 @@ class Core {
 
   // Texts (explain.cc).
   std::string explain(const WaitingRequest& waiter) const;
+  std::string explain_reservation() const;
   std::vector<std::string> explain(const Lease& lease, Time now) const;
   // Returns the tenant's earlier request that exceeds the quota and blocks this one; null if there is none.
   const WaitingRequest* blocking_request(const WaitingRequest& waiter) const;
@@ -194,6 +229,8 @@ class Core {
   Result<void> restore_lease(const std::string& value, Time now);
   Result<void> restore_moves(const LeaseRecord& record, Lease& lease);
   Result<LeasePart> restore_part(const PartRecord& stored);
+  Result<void> restore_defragmentation(const std::string& value, Time now);
+  std::optional<std::string> defragmentation_record() const;
 
   void note(const char* event, std::vector<std::pair<const char*, std::string>> fields,
             Note::Level level = Note::Level::info) {
@@ -222,6 +259,10 @@ class Core {
   // becomes the head again.
   std::vector<Stream> heads_;
   std::vector<GpuSlot> reservation_;
+  std::optional<Defragmentation> defragmentation_;
+  std::deque<DefragmentationSpent> defragmentation_spent_;  // within the last hour, oldest first
+  Time defragment_at_ = 0;                                  // when defragment() may search again
+  Time defragment_tick_at_ = 0;
   std::map<std::string, Stream> blocked_;  // tenant -> its first request that exceeds its quota
   uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now
   bool dirty_ = false;     // schedule() has something to do
@@ -238,6 +279,7 @@ class Core {
   // Records to write at the next take(); the record is deleted if the object no longer exists.
   std::set<LeaseId> dirty_leases_;
   std::set<std::string> dirty_nodes_;
+  bool dirty_defragmentation_ = false;
   std::set<std::string> to_answer_;
 };
 

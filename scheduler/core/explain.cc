@@ -48,6 +48,7 @@ void explain_moves(const Lease& lease, const pool::Policy& policy, Time now,
                     "' for " + whole_seconds(now - move.since) + ": " + counted(from.sessions, "session") +
                     " left, " + counted(move.to.sessions, "session") + " there" +
                     (move.cannot_move.empty() ? "" : "; " + move.cannot_move));
+    if (!move.because.empty()) lines.push_back("the move " + move.because);
     if (from.node->silent)
       lines.push_back("no heartbeat from node '" + from.node->name() + "', which has to move the sessions");
     else if (policy.move_ms() != 0)
@@ -112,6 +113,15 @@ const WaitingRequest* Core::blocking_request(const WaitingRequest& waiter) const
   return found != queue_.all().end() && found->second.before(waiter) ? &found->second : nullptr;
 }
 
+// Describes what is reserved for the head of the queue.
+std::string Core::explain_reservation() const {
+  std::set<std::string> nodes;
+  for (const GpuSlot& slot : reservation_) nodes.insert(slot.node->name());
+  return "; it is first in the queue, and " + std::to_string(reservation_.size()) +
+         (reservation_.size() == 1 ? " is" : " are") + " reserved for it on " + *nodes.begin() +
+         (nodes.size() > 1 ? " and " + std::to_string(nodes.size() - 1) + " more" : "");
+}
+
 std::string Core::explain(const WaitingRequest& waiter) const {
   const Tenant& whose = tenants_.at(waiter.tenant);
   const WaitingRequest* const before = blocking_request(waiter);
@@ -167,11 +177,7 @@ std::string Core::explain(const WaitingRequest& waiter) const {
   text += ": " + std::to_string(free) + " of " + std::to_string(could) + " suitable GPUs " +
           (free == 1 ? "is" : "are") + " free";
   if (head) {
-    std::set<std::string> nodes;
-    for (const GpuSlot& slot : reservation_) nodes.insert(slot.node->name());
-    text += "; it is first in the queue, and " + std::to_string(reservation_.size()) +
-            (reservation_.size() == 1 ? " is" : " are") + " reserved for it on " + *nodes.begin();
-    if (nodes.size() > 1) text += " and " + std::to_string(nodes.size() - 1) + " more";
+    text += explain_reservation() + explain_defragmentation(waiter);
   } else if (const auto first = queue_.all().find(head_); first != queue_.all().end()) {
     if (const uint32_t kept = count_free(true) - free; kept > 0) {
       text += "; " + std::to_string(kept) + (kept == 1 ? " is" : " are") + " reserved for request " +

@@ -123,6 +123,12 @@ uint64_t memory_for(const Nodes& nodes, const Demand& demand) {
   return least * demand.gpus;
 }
 
+bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector<GpuSlot>& slots) {
+  uint64_t memory = tenant.memory;
+  for (const GpuSlot& slot : slots) memory += demand.of(slot.node->gpus[slot.gpu]).memory;
+  return tenant.quota.memory_bytes() != 0 && memory > tenant.quota.memory_bytes();
+}
+
 bool fits_quota(const Nodes& nodes, const Tenant& tenant, const Demand& demand) {
   const pool::TenantQuota& quota = tenant.quota;
   if (quota.leases() != 0 && tenant.leases >= quota.leases()) return false;

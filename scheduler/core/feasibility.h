@@ -44,6 +44,8 @@ std::optional<std::string> why_never_places(const Nodes& nodes, const Demand& de
                                             bool with_fenced = false);
 // True if the tenant's quota has room for the demand now.
 bool fits_quota(const Nodes& nodes, const Tenant& tenant, const Demand& demand);
+// True if these GPUs for the demand would exceed the tenant's quota of memory.
+bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector<GpuSlot>& slots);
 // Returns the least GPU memory in bytes that the demand can take in total, whichever GPUs it gets.
 uint64_t memory_for(const Nodes& nodes, const Demand& demand);
 

@@ -50,6 +50,7 @@ struct LeaseMove {
   Time since;
   Time timed_from;          // `since`, plus the time during which the scheduler was suspended
   std::string cannot_move;  // in the last report of the node that the lease leaves
+  std::string because;      // what it moves for; empty: an operator's command, or its node is drained
 };
 
 // A part that programs are not to use any more. It stays allocated until its node reports that no session of

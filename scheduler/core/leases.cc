@@ -42,7 +42,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   waiter.request.clear_tenant();
   waiter.arrived = arrived.value_or(now);
   waiter.shape = std::move(shape);
-  queue_.add(std::move(waiter));
+  find_defragmentation_of(queue_.add(std::move(waiter)));
   placer_->arrived(demand);
   ++whose.waiting;
   dirty_ = places_changed_ = true;
@@ -83,6 +83,10 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
     part.node->host.used += part.host;
   }
   const Stream stream = waiter.stream;
+  if (defragmentation_ && defragmentation_->stream == stream) {
+    counters_.set_defragmentations_granted(counters_.defragmentations_granted() + 1);
+    end_defragmentation("defragmentation_done", "", now);
+  }
   counters_.set_grant_wait_ms(counters_.grant_wait_ms() +
                               static_cast<uint64_t>(std::max<Time>(0, now - waiter.arrived)));
   counters_.set_granted(counters_.granted() + 1);
@@ -358,6 +362,10 @@ void Core::client_disconnected(Stream stream, Time now) {
   if (WaitingRequest* const waiter = queue_.find(stream)) {
     --tenant(waiter->tenant).waiting;
     counters_.set_gave_up(counters_.gave_up() + 1);
+    if (defragmentation_ && defragmentation_->stream == stream) {
+      defragmentation_->stream = 0;
+      defragmentation_->hold_until = now;
+    }
     queue_.remove(stream);
     dirty_ = places_changed_ = true;
     return;

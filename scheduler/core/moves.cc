@@ -31,17 +31,21 @@ void Core::note_move(const char* event, const Lease& lease, const Node& from, co
                {"reason", reason}});
 }
 
-void Core::begin_move(Lease& lease, size_t place, LeasePart to, Time now) {
+void Core::begin_move(Lease& lease, size_t place, LeasePart to, Time now, const std::string& because) {
   LeasePart& from = lease.parts[place];
   from.cannot_move.clear();
   from.waits_because.clear();
   from.last_serial = lease.serial + 1;  // renew() issues the last tokens for this node
-  lease.move =
-      LeaseMove{.to = std::move(to), .place = place, .since = now, .timed_from = now, .cannot_move = {}};
+  lease.move = LeaseMove{.to = std::move(to),
+                         .place = place,
+                         .since = now,
+                         .timed_from = now,
+                         .cannot_move = {},
+                         .because = because};
   moving_.insert(lease.id);
   enter_part(lease, lease.move->to);
   counters_.set_moves_begun(counters_.moves_begun() + 1);
-  note_move("lease_moving", lease, *from.node, *lease.move->to.node, now, "", now);
+  note_move("lease_moving", lease, *from.node, *lease.move->to.node, now, because, now);
   answer(*from.node);
   renew(lease, now);
 }

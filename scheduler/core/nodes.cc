@@ -222,6 +222,9 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
     lift_reservation();
     head_ = 0;
   }
+  if (defragmentation_ && (std::any_of(defragmentation_->place.begin(), defragmentation_->place.end(),
+                                       [&](const GpuSlot& slot) { return slot.node == &node; })))
+    fail_defragmentation("node '" + node.name() + "' has another inventory now", now);
   placer_->removed(node);
   std::set<std::string> reported;  // UUIDs in the old or the new inventory
   for (const Gpu& gpu : node.gpus) {

@@ -29,6 +29,7 @@ void write_moves(const Lease& lease, LeaseRecord& record) {
     write_part(lease.move->to, *move.mutable_to());
     move.set_place(static_cast<uint32_t>(lease.move->place));
     move.set_since_ms(lease.move->since);
+    move.set_because(lease.move->because);
   }
   for (const LeavingPart& one : lease.leaving) {
     LeavingRecord& leaving = *record.add_leaving();
@@ -129,6 +130,10 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
   if (good)
     good = each(kLeasePrefix,
                 [&](const std::string&, const std::string& value) { return restore_lease(value, now); });
+  if (good)
+    good = each(kDefragmentationKey, [&](const std::string&, const std::string& value) {
+      return restore_defragmentation(value, now);
+    });
   for (auto& [name, node] : nodes_) changed(node, true);
   return good;
 }
@@ -205,7 +210,8 @@ Result<void> Core::restore_moves(const LeaseRecord& record, Lease& lease) {
                            .place = record.move().place(),
                            .since = record.move().since_ms(),
                            .timed_from = record.move().since_ms(),
-                           .cannot_move = {}};
+                           .cannot_move = {},
+                           .because = record.move().because()};
   }
   for (const LeavingRecord& stored : record.leaving()) {
     auto part = restore_part(stored.part());
@@ -249,6 +255,66 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
   lease.for_each_part([&](const LeasePart& part) { distinct = nodes.insert(part.node).second && distinct; });
   if (!distinct) return Error{ErrorCode::invalid, "several of its parts are on one node"};
   index_lease(std::move(lease), now);
+  return {};
+}
+
+std::optional<std::string> Core::defragmentation_record() const {
+  if (!defragmentation_ && defragmentation_spent_.empty()) return std::nullopt;
+  DefragmentationRecord record;
+  if (defragmentation_) {
+    record.set_tenant(defragmentation_->tenant);
+    *record.mutable_request() = defragmentation_->request;
+    for (const GpuSlot& slot : defragmentation_->place) {
+      SlotRecord& stored = *record.add_place();
+      stored.set_node(slot.node->name());
+      stored.set_gpu_uuid(slot.node->gpus[slot.gpu].uuid);
+    }
+    for (const Defragmentation::Step& step : defragmentation_->steps) {
+      StepRecord& stored = *record.add_steps();
+      stored.set_lease(step.lease);
+      stored.set_from(step.from->name());
+    }
+    record.set_since_ms(defragmentation_->since);
+  }
+  for (const DefragmentationSpent& one : defragmentation_spent_) {
+    SpentRecord& stored = *record.add_spent();
+    stored.set_at_ms(one.at);
+    stored.set_moves(one.moves);
+    stored.set_bytes(one.bytes);
+  }
+  return record.SerializeAsString();
+}
+
+// The request comes back with its client. A place that no longer exists is forgotten; its moves go on.
+Result<void> Core::restore_defragmentation(const std::string& value, Time now) {
+  DefragmentationRecord record;
+  if (!record.ParseFromString(value)) return Error{ErrorCode::invalid, "it cannot be parsed"};
+  for (const SpentRecord& one : record.spent())
+    defragmentation_spent_.push_back({one.at_ms(), one.moves(), one.bytes()});
+  if (record.tenant().empty() || record.place().empty() || check_request(record.request())) return {};
+  Defragmentation begun;
+  begun.tenant = record.tenant();
+  begun.request = record.request();
+  begun.hold_until = now + policy_.hold_ms();
+  begun.since = record.since_ms();
+  const Demand demand(begun.request);
+  std::set<std::string> distinct;
+  for (const SlotRecord& stored : record.place()) {
+    const auto node = nodes_.find(stored.node());
+    if (node == nodes_.end()) return {};
+    auto& gpus = node->second.gpus;
+    const auto gpu =
+        std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& one) { return one.uuid == stored.gpu_uuid(); });
+    if (gpu == gpus.end() || !demand.suits(*gpu) || !distinct.insert(gpu->uuid).second) return {};
+    begun.place.push_back({&node->second, static_cast<uint32_t>(gpu - gpus.begin())});
+  }
+  if (begun.place.size() != demand.gpus) return {};
+  for (const StepRecord& stored : record.steps()) {
+    const auto node = nodes_.find(stored.from());
+    if (node == nodes_.end()) return {};
+    begun.steps.push_back({stored.lease(), &node->second});
+  }
+  defragmentation_ = std::move(begun);
   return {};
 }
 

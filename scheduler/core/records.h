@@ -5,6 +5,7 @@
 //   node/<name>                 NodeRecord
 //   quota/<tenant>              pool.TenantQuota: only the fields that an operator has set
 //   policy                      pool.Policy: all fields
+//   defragmentation             DefragmentationRecord
 #pragma once
 #include <string>
 
@@ -16,6 +17,7 @@ constexpr const char* kLeasePrefix = "lease/";
 constexpr const char* kNodePrefix = "node/";
 constexpr const char* kQuotaPrefix = "quota/";
 constexpr const char* kPolicyKey = "policy";
+constexpr const char* kDefragmentationKey = "defragmentation";
 
 std::string lease_key(const LeaseId& id);
 std::string lease_record(const Lease& lease);

@@ -38,12 +38,6 @@ std::vector<GpuSlot> slots_of(const std::vector<Candidate>& candidates) {
   return slots;
 }
 
-bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector<GpuSlot>& slots) {
-  uint64_t memory = tenant.memory;
-  for (const GpuSlot& slot : slots) memory += demand.of(slot.node->gpus[slot.gpu]).memory;
-  return tenant.quota.memory_bytes() != 0 && memory > tenant.quota.memory_bytes();
-}
-
 }  // namespace
 
 const std::optional<std::string>& Core::never_places(const Demand& demand, const std::string& shape) {
@@ -106,12 +100,14 @@ bool Core::try_to_grant(WaitingRequest& waiter, Time now) {
     even.most_memory = (whose.quota.memory_bytes() - whose.memory) / demand.gpus;
     slots = placer_->place(even);
   }
+  if (!slots) slots = place_made_for(waiter);
   bool room = slots.has_value();
   std::map<const Node*, uint32_t> by_node;
   for (size_t i = 0; room && i < slots->size();
        ++i) {  // verify the placer's proposal against the allocations
     const Gpu& gpu = (*slots)[i].node->gpus[(*slots)[i].gpu];
-    room = (*slots)[i].node->open() && demand.of(gpu).within(gpu.allocations.spare());
+    room = (*slots)[i].node->open() && !demand.apart.contains((*slots)[i].node) &&
+           demand.of(gpu).within(gpu.allocations.spare());
     ++by_node[(*slots)[i].node];
   }
   for (const auto& [node, gpus] : by_node) room = room && demand.host_beside(gpus).within(node->host.spare());
@@ -132,54 +128,64 @@ void Core::schedule(Time now) {
   const Stream head = std::exchange(head_, 0);
   const std::vector<GpuSlot> before = reservation_;
   lift_reservation();
-  // Requests behind the head may fit after its reservation has changed.
-  const auto compare = [&] {
-    const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(),
-                                                  reservation_.end(), [](const GpuSlot& a, const GpuSlot& b) {
-                                                    return a.node == b.node && a.gpu == b.gpu;
-                                                  });
-    if (!same) ++capacity_;
-  };
+  check_defragmentation(now);
   if (head != 0 && !queue_.find(head)) ++capacity_;
   std::erase_if(heads_, [&](Stream stream) { return !queue_.find(stream); });
   uint32_t failed = 0;
   blocked_.clear();
   for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
-    for (const Stream stream : heads_) {
-      WaitingRequest* const first = queue_.find(stream);
-      if (!first || first->request.priority() != priority || head_ != 0) continue;
-      // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
-      first->failed_at = 0;
-      if (fits_quota(nodes_, tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
-          reserve(*first, now))
-        head_ = stream;
-      if (head_ != 0 || stream == head) compare();
-    }
-    FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
-    while (const Stream stream = order.next()) {
-      WaitingRequest& waiter = *queue_.find(stream);
-      const Demand demand(waiter.request);
-      Tenant& whose = tenant(waiter.tenant);
-      waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(nodes_, whose, demand);
-      if (waiter.over_quota) {
-        blocked_.insert({whose.name, stream});
-        order.blocked();
-        continue;
-      }
-      const uint64_t milli = whose.milli, memory = whose.memory;
-      if (stream != head_ && try_to_grant(waiter, now)) {
-        order.granted(whose.milli - milli, whose.memory - memory);
-        continue;
-      }
-      order.skipped();
-      if (head_ == 0 && reserve(waiter, now)) {
-        head_ = stream;
-        if (std::find(heads_.begin(), heads_.end(), stream) == heads_.end()) heads_.push_back(stream);
-        compare();
-      }
-      if (++failed > policy_.backfill()) return;
-    }
+    if (!schedule_priority(static_cast<lease::Priority>(priority), head, before, failed, now)) break;
   }
+  check_place_taken(now);
+}
+
+// Requests behind the head may fit after its reservation has changed.
+void Core::note_reservation(Stream head, const std::vector<GpuSlot>& before) {
+  const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(),
+                                                reservation_.end(), [](const GpuSlot& a, const GpuSlot& b) {
+                                                  return a.node == b.node && a.gpu == b.gpu;
+                                                });
+  if (!same) ++capacity_;
+}
+
+bool Core::schedule_priority(lease::Priority priority, Stream head, const std::vector<GpuSlot>& before,
+                             uint32_t& failed, Time now) {
+  hold_place_of_absent(priority);
+  for (const Stream stream : heads_) {
+    WaitingRequest* const first = queue_.find(stream);
+    if (!first || first->request.priority() != priority || head_ != 0) continue;
+    // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
+    first->failed_at = 0;
+    if (fits_quota(nodes_, tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
+        reserve(*first, now))
+      head_ = stream;
+    if (head_ != 0 || stream == head) note_reservation(head, before);
+  }
+  FairOrder order(queue_, priority, tenants_, total_);
+  while (const Stream stream = order.next()) {
+    WaitingRequest& waiter = *queue_.find(stream);
+    const Demand demand(waiter.request);
+    Tenant& whose = tenant(waiter.tenant);
+    waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(nodes_, whose, demand);
+    if (waiter.over_quota) {
+      blocked_.insert({whose.name, stream});
+      order.blocked();
+      continue;
+    }
+    const uint64_t milli = whose.milli, memory = whose.memory;
+    if (stream != head_ && try_to_grant(waiter, now)) {
+      order.granted(whose.milli - milli, whose.memory - memory);
+      continue;
+    }
+    order.skipped();
+    if (head_ == 0 && reserve(waiter, now)) {
+      head_ = stream;
+      if (std::find(heads_.begin(), heads_.end(), stream) == heads_.end()) heads_.push_back(stream);
+      note_reservation(head, before);
+    }
+    if (++failed > policy_.backfill()) return false;
+  }
+  return true;
 }
 
 void Core::lift_reservation() {
@@ -193,11 +199,31 @@ void Core::lift_reservation() {
   for (Node* const node : nodes) placer_->changed(*node);
 }
 
-// Reserves the GPUs that will be free soonest for the request, and starts preemption if that helps. Returns
-// false, and reserves nothing, if open hosts do not have enough suitable GPUs.
+void Core::reserve_slots(std::vector<GpuSlot> slots, const Demand& demand) {
+  reservation_ = std::move(slots);
+  std::map<Node*, uint32_t> nodes;
+  for (const GpuSlot& slot : reservation_) {
+    Gpu& gpu = slot.node->gpus[slot.gpu];
+    gpu.allocations.reserved = demand.of(gpu);
+    ++nodes[slot.node];
+  }
+  for (const auto& [node, gpus] : nodes) {
+    node->host.reserved = demand.host_beside(gpus);
+    placer_->changed(*node);
+  }
+}
+
+// Reserves the GPUs that will be free soonest for the request. If only preemption or the end of other leases
+// would free them, begins to move leases away or, where that is not worth it, preemption. Returns false, and
+// reserves nothing, if open hosts do not have enough suitable GPUs.
 bool Core::reserve(WaitingRequest& waiter, Time now) {
+  // Another head would take the place of a request whose client may come back.
+  if (defragmentation_ && defragmentation_->stream == 0 &&
+      waiter.request.priority() <= defragmentation_->request.priority())
+    return false;
   const Demand demand = demand_now(waiter);
   const Tenant& whose = tenant(waiter.tenant);
+  if (hold_place(waiter, demand, now)) return true;
   const bool may_preempt = policy_.preemption() && waiter.request.priority() > lease::BEST_EFFORT;
   const auto sooner = [](const Candidate& a, const Candidate& b) { return a.wait < b.wait; };
   std::vector<Candidate> all, best;
@@ -238,17 +264,8 @@ bool Core::reserve(WaitingRequest& waiter, Time now) {
   }
   if (best.empty()) return false;
   if (exceeds_quota(whose, demand, slots_of(best))) return false;
-  std::map<Node*, uint32_t> nodes;
-  for (const Candidate& one : best) {
-    Gpu& gpu = one.slot.node->gpus[one.slot.gpu];
-    gpu.allocations.reserved = demand.of(gpu);
-    reservation_.push_back(one.slot);
-    ++nodes[one.slot.node];
-  }
-  for (const auto& [node, gpus] : nodes) {
-    node->host.reserved = demand.host_beside(gpus);
-    placer_->changed(*node);
-  }
+  if (best.back().wait > endings && defragment(waiter, demand, now)) return true;
+  reserve_slots(slots_of(best), demand);
   if (best.back().wait == preemption) preempt(demand, waiter, now);
   return true;
 }

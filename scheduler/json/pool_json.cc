@@ -109,6 +109,11 @@ Json json_of(const PoolCounters& counters) {
           {"moves_done", counters.moves_done()},
           {"moves_failed", counters.moves_failed()},
           {"moves_cut", counters.moves_cut()},
+          {"defragmentations", counters.defragmentations()},
+          {"defragmentations_failed", counters.defragmentations_failed()},
+          {"defragmentations_granted", counters.defragmentations_granted()},
+          {"defragmentation_moves", counters.defragmentation_moves()},
+          {"defragmentation_bytes", counters.defragmentation_bytes()},
           {"audit_records", counters.audit_records()},
           {"audit_records_lost", counters.audit_records_lost()}};
 }

@@ -53,6 +53,13 @@ void add_pool(const pool::PoolState& state, MetricsPage& page) {
                number(counters.store_failures()));
   page.counter("pool_callers_refused_total", "Calls with failed authentication.",
                number(counters.callers_refused()));
+  auto ended = page.counter("pool_ended_total", "Ended leases, by reason.");
+  for (const auto& one : counters.ended())
+    ended.add({{"why", lower(pool::Ended::Why_Name(one.why()))}}, number(one.leases()));
+}
+
+void add_moves(const pool::PoolCounters& counters, MetricsPage& page) {
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
   page.counter("pool_moves_total", "Moves of leases to other nodes that were begun.",
                number(counters.moves_begun()));
   {
@@ -61,9 +68,18 @@ void add_pool(const pool::PoolState& state, MetricsPage& page) {
     moves.add({{"result", "failed"}}, number(counters.moves_failed()));
     moves.add({{"result", "lease_ended"}}, number(counters.moves_cut()));
   }
-  auto ended = page.counter("pool_ended_total", "Ended leases, by reason.");
-  for (const auto& one : counters.ended())
-    ended.add({{"why", lower(pool::Ended::Why_Name(one.why()))}}, number(one.leases()));
+  page.counter("pool_defragmentations_total", "Times that leases began to move to make room for a request.",
+               number(counters.defragmentations()));
+  {
+    auto ended = page.counter("pool_defragmentations_ended_total",
+                              "Requests for which leases moved, by what became of them.");
+    ended.add({{"result", "granted"}}, number(counters.defragmentations_granted()));
+    ended.add({{"result", "failed"}}, number(counters.defragmentations_failed()));
+  }
+  page.counter("pool_defragmentation_moves_total", "Moves of leases that made room for a request.",
+               number(counters.defragmentation_moves()));
+  page.counter("pool_defragmentation_bytes_total", "GPU memory of the leases that moved for that.",
+               number(counters.defragmentation_bytes()));
 }
 
 void add_nodes(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
@@ -124,6 +140,7 @@ std::string metrics_text(const pool::PoolSnapshot& snapshot) {
   MetricsPage page;
   add_scheduler(true, page);
   add_pool(snapshot.pool(), page);
+  add_moves(snapshot.pool().counters(), page);
   add_nodes(snapshot, page);
   add_tenants(snapshot, page);
   return page.text();

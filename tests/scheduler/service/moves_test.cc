@@ -97,6 +97,37 @@ TEST_CASE("an operator moves a lease, and a killed scheduler continues the move"
     CHECK(lines.find(std::string("\"event\":\"") + event) != std::string::npos);
 }
 
+TEST_CASE("a lease moves to make room for a request for two GPUs on one host") {
+  SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
+  SimulatedPoolds poolds(scheduler.address(), 2, 2);
+  REQUIRE(poolds.await());
+  pool::Policy policy, now;
+  policy.set_placement("spread");
+  policy.set_heartbeat_ms(200);  // also shortens the time after the start in which nothing moves
+  policy.set_defragment(true), policy.set_move_silence_ms(0);
+  policy.set_move_bytes_per_second(1'000'000'000'000);
+  REQUIRE(call(scheduler, &pool::PoolAdmin::Stub::SetPolicy, policy, now).ok());
+  CHECK(now.defragment_at_once() == 4);
+  const auto channel = connect(scheduler.address());
+  LeaseClient first(channel, request_call(1, 1000)), second(channel, request_call(1, 1000));
+  REQUIRE(first.granted());
+  REQUIRE(second.granted());
+  REQUIRE(first.granted()->servers(0).node() != second.granted()->servers(0).node());
+  pool::AcquireCall wish = request_call(2, 1000);
+  wish.mutable_request()->set_one_host(true);
+  LeaseClient gang(channel, wish);
+  const auto granted = gang.granted();
+  REQUIRE(granted);
+  CHECK(granted->servers_size() == 1);
+  const std::string page = http_get(metrics_port(scheduler.log()), "/metrics");
+  CHECK(page.find("gpupool_pool_defragmentations_ended_total{result=\"granted\"} 1\n") != std::string::npos);
+  CHECK(page.find("gpupool_pool_defragmentation_moves_total 1\n") != std::string::npos);
+  std::ifstream audit(scheduler.audit_file());
+  const std::string lines{std::istreambuf_iterator<char>(audit), {}};
+  for (const char* const event : {"defragmentation_begun", "lease_moved", "defragmentation_done"})
+    CHECK(lines.find(std::string("\"event\":\"") + event) != std::string::npos);
+}
+
 TEST_CASE("a node that is drained with moves is empty as soon as the other node has room") {
   SchedulerProcess scheduler;
   SimulatedPoolds poolds(scheduler.address(), 2, 1);
