@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ctime>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <queue>
@@ -14,12 +15,13 @@ namespace gpupool::sim {
 namespace {
 
 using placement::Cluster;
-using placement::Placement;
 
 // The slowdown relates waiting to the task's run time; for shorter tasks, to this many seconds (bounded
 // slowdown).
 constexpr double kShortSeconds = 10;
 constexpr size_t kCurvePoints = 400;
+constexpr double kSecondsOfHour = 3600;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Ending {
   double at;
@@ -59,8 +61,12 @@ double jain(const std::vector<double>& values) {
 
 class Replay {
  public:
-  Replay(const Experiment& experiment, double load, uint64_t seed)
-      : tasks_(*experiment.tasks), placements_(tasks_.size()) {
+  Replay(const Experiment& experiment, double load, uint64_t seed, const MoveOptions& moves, double warm_up)
+      : tasks_(*experiment.tasks),
+        moves_(moves),
+        warm_up_(warm_up),
+        mover_(cluster_, moves),
+        ends_(tasks_.size()) {
     for (const placement::NodeSpec& node : *experiment.nodes) {
       if (const auto added = cluster_.add(node); !added) throw std::runtime_error(added.error().message);
     }
@@ -84,18 +90,18 @@ class Replay {
     if (order.empty()) return {};
     begin_ = now_ = arrives_[order.front()];
     last_arrival_ = arrives_[order.back()];
+    measured_from_ = arrives_[order[static_cast<size_t>(warm_up_ * static_cast<double>(order.size() - 1))]];
     size_t next = 0;
     while (next < order.size() || !running_.empty()) {
-      if (!running_.empty() && (next == order.size() || running_.top().at <= arrives_[order[next]])) {
-        advance(running_.top().at);
-        while (!running_.empty() && running_.top().at <= now_) {
-          if (const auto done = cluster_.release(placements_[running_.top().task]); !done)
-            throw std::runtime_error(done.error().message);
-          running_.pop();
-        }
+      const double arrival = next < order.size() ? arrives_[order[next]] : kNever;
+      const double departure = running_.empty() ? kNever : running_.top().at;
+      const double move = mover_.next_end().value_or(kNever);
+      if (std::min(departure, move) <= arrival) {
+        advance(std::min(departure, move));
+        depart();
         try_waiting();
       } else {
-        advance(arrives_[order[next]]);
+        advance(arrival);
         arrive(order[next++]);
       }
     }
@@ -106,16 +112,32 @@ class Replay {
 
  private:
   void advance(double to) {
-    const double until = std::min(to, last_arrival_);
+    const double until = std::min(to, last_arrival_), from = std::max(now_, measured_from_);
     const double percent = cluster_.total_milli() == 0
                                ? 0
                                : 100 - 100.0 * static_cast<double>(cluster_.free_milli()) /
                                            static_cast<double>(cluster_.total_milli());
     out_.most_allocated = std::max(out_.most_allocated, percent);
-    if (until > now_) area_ += percent * (until - now_);
+    if (until > from) area_ += percent * (until - from);
+    if (now_ < measured_from_ && to >= measured_from_) mover_.moved() = {};
+    if (now_ <= last_arrival_ && to > last_arrival_) measured_ = mover_.moved();
     if (curve_.empty() || (to - begin_) / 3600 > curve_.back().first)
       curve_.emplace_back((now_ - begin_) / 3600, percent);
     now_ = to;
+  }
+
+  // Ends the tasks and the moves whose time has come.
+  void depart() {
+    for (const uint32_t task : mover_.end_moves(now_)) {
+      if (moves_.silence == 0) continue;
+      ends_[task] += moves_.silence;
+      running_.push({ends_[task], task});
+    }
+    while (!running_.empty() && running_.top().at <= now_) {
+      const Ending over = running_.top();
+      running_.pop();
+      if (over.at == ends_[over.task]) mover_.end(over.task);  // else it stood still and ends later
+    }
   }
 
   void arrive(uint32_t task) {
@@ -129,15 +151,18 @@ class Replay {
       return;
     }
     waiting_.push_back(task);
+    if (moves_.reserve || moves_.defragment) try_waiting();  // it may be the head
   }
 
   bool start_now(uint32_t task) {
     auto placement = placer_->decide(requests_[task]);
+    if (!placement) placement = mover_.place_for(task, requests_[task]);
     if (!placement) return false;
-    if (const auto done = cluster_.allocate(*placement); !done)
-      throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
-    placements_[task] = std::move(*placement);
-    running_.push({now_ + static_cast<double>(tasks_[task].runs), task});
+    mover_.start(task, std::move(*placement), now_);
+    mover_.forget_head(task);
+    ends_[task] = now_ + static_cast<double>(tasks_[task].runs);
+    running_.push({ends_[task], task});
+    if (arrives_[task] < measured_from_) return true;
     const double waited = now_ - arrives_[task];
     all_.push_back(waited);
     by_size_[size_class(requests_[task])].push_back(waited);
@@ -150,23 +175,26 @@ class Replay {
 
   void try_waiting() {
     std::unordered_set<placement::Shape, placement::ShapeHash> in_vain;  // did not fit in this round
+    bool has_head = !moves_.reserve && !moves_.defragment;
+    mover_.release_hold();
     for (auto task = waiting_.begin(); task != waiting_.end();) {
       const placement::Shape shape = cluster_.shape_of(requests_[*task]);
-      if (in_vain.contains(shape)) {
-        ++task;
-        continue;
+      bool placed = false;
+      if (!in_vain.contains(shape) || (!has_head && requests_[*task].gpus > 0)) {
+        const float start = cpu_microseconds();
+        placed = start_now(*task);
+        times_.push_back(std::max(0.0f, cpu_microseconds() - start));
+        if (!placed) in_vain.insert(shape);
       }
-      const float start = cpu_microseconds();
-      const bool placed = start_now(*task);
-      times_.push_back(std::max(0.0f, cpu_microseconds() - start));
-      if (!placed) in_vain.insert(shape);
+      if (!placed && requests_[*task].gpus > 0 && !std::exchange(has_head, true))
+        mover_.hold_for(*task, requests_[*task], now_);
       task = placed ? waiting_.erase(task) : std::next(task);
     }
   }
 
   Replayed report() {
     out_.placed = static_cast<uint32_t>(all_.size());
-    out_.mean_allocated = last_arrival_ > begin_ ? area_ / (last_arrival_ - begin_) : 0;
+    out_.mean_allocated = last_arrival_ > measured_from_ ? area_ / (last_arrival_ - measured_from_) : 0;
     out_.waiting = waiting_of(all_);
     for (auto& [name, seconds] : by_size_) out_.by_size[name] = waiting_of(seconds);
     for (auto& [name, seconds] : by_tenant_) out_.by_tenant[name] = waiting_of(seconds);
@@ -174,20 +202,39 @@ class Replay {
     for (const auto& [name, slowdown] : slowdown_) means.push_back(slowdown.first / slowdown.second);
     out_.fairness = jain(means);
     out_.decision = times_of(times_);
+    report_moves();
     const size_t step = std::max<size_t>(1, curve_.size() / kCurvePoints);
     for (size_t i = 0; i < curve_.size(); i += step) out_.curve.push_back(curve_[i]);
     return std::move(out_);
   }
 
+  void report_moves() {
+    Moved& moved = mover_.moved();
+    out_.hours = (last_arrival_ - measured_from_) / kSecondsOfHour;
+    out_.defragmented = moves_.defragment;
+    out_.moves = moved.moves;
+    out_.defragmentations = moved.begun;
+    out_.admitted = moved.granted;
+    if (out_.hours > 0) {
+      out_.moves_per_hour = measured_.moves / out_.hours;
+      out_.bytes_per_hour = static_cast<double>(measured_.bytes) / out_.hours;
+    }
+    out_.search = times_of(moved.search);
+  }
+
   const std::vector<Task>& tasks_;
+  const MoveOptions moves_;
+  const double warm_up_;
   std::vector<placement::Request> requests_;
   std::vector<double> arrives_;
   Cluster cluster_;
+  Mover mover_;
+  Moved measured_;  // until the last arrival
   std::unique_ptr<placement::Placer> placer_;
-  std::vector<Placement> placements_;
+  std::vector<double> ends_;  // of tasks that have started
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> running_;
   std::list<uint32_t> waiting_;
-  double begin_ = 0, now_ = 0, last_arrival_ = 0, area_ = 0;
+  double begin_ = 0, now_ = 0, measured_from_ = 0, last_arrival_ = 0, area_ = 0;
   std::vector<double> all_;
   std::map<std::string, std::vector<double>> by_size_, by_tenant_;
   std::map<std::string, std::pair<double, double>> slowdown_;
@@ -198,8 +245,9 @@ class Replay {
 
 }  // namespace
 
-Replayed replay(const Experiment& experiment, double load, uint64_t seed) {
-  return Replay(experiment, load, seed).run();
+Replayed replay(const Experiment& experiment, double load, uint64_t seed, const MoveOptions& moves,
+                double warm_up) {
+  return Replay(experiment, load, seed, moves, warm_up).run();
 }
 
 }  // namespace gpupool::sim

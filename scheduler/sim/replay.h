@@ -1,6 +1,7 @@
 // Simulates tasks that arrive and depart at the trace's times. Tasks that do not fit wait. After each
 // departure the waiting tasks are tried in order of arrival, and later ones may overtake those that still do
-// not fit (backfill without reservations). Used by pool_sim.cc; throws std::runtime_error.
+// not fit (backfill without reservations). MoveOptions add a reservation for the first of them, and moves of
+// running tasks that make room for it. Used by pool_sim.cc; throws std::runtime_error.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "scheduler/sim/experiment.h"
+#include "scheduler/sim/mover.h"
 
 namespace gpupool::sim {
 
@@ -25,9 +27,17 @@ struct Replayed {
   double fairness = 1;  // Jain's index of the tenants' mean slowdowns; 1: equal
   Times decision;
   std::vector<std::pair<double, double>> curve;  // hours, percent allocated
+  double hours = 0;                              // from the first to the last arrival
+  bool defragmented = false;                     // the figures below were measured
+  double moves_per_hour = 0, bytes_per_hour = 0;
+  uint32_t moves = 0, defragmentations = 0,
+           admitted = 0;  // admitted: tasks that started after others had moved
+  Times search;
 };
 
-// `load`: factor by which the arrivals are accelerated.
-Replayed replay(const Experiment& experiment, double load, uint64_t seed);
+// `load`: factor by which the arrivals are accelerated. `warm_up`: fraction of the arrivals after which
+// waiting times, allocation and moves are measured.
+Replayed replay(const Experiment& experiment, double load, uint64_t seed, const MoveOptions& moves = {},
+                double warm_up = 0);
 
 }  // namespace gpupool::sim

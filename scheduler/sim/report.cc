@@ -16,10 +16,6 @@ std::string printed(const char* format, Values... values) {
   return text;
 }
 
-const char* name_of(Mode mode) {
-  return mode == Mode::local ? "local" : "pool";
-}
-
 // Takes the maximum over the seeds, because a mean of percentiles is not a percentile.
 Times worst(const std::vector<Outcome>& outcomes) {
   Times out;
@@ -95,6 +91,13 @@ Json replay_json(const Replayed& replayed) {
                {"waiting_seconds", waiting_json(replayed.waiting)},
                {"fairness", replayed.fairness},
                {"decision_us", times_json(replayed.decision)}};
+  if (replayed.defragmented)
+    json["defragmentation"] = {{"moves", replayed.moves},
+                               {"moves_per_hour", replayed.moves_per_hour},
+                               {"bytes_per_hour", replayed.bytes_per_hour},
+                               {"begun", replayed.defragmentations},
+                               {"admitted", replayed.admitted},
+                               {"search_us", times_json(replayed.search)}};
   for (const auto& [name, waiting] : replayed.by_size)
     json["waiting_seconds_by_size"][name] = waiting_json(waiting);
   for (const auto& [name, waiting] : replayed.by_tenant)
@@ -102,11 +105,24 @@ Json replay_json(const Replayed& replayed) {
   return json;
 }
 
+std::string label_of(const Run& run) {
+  const bool moves = !run.replayed.empty() && run.replayed.front().defragmented;
+  return placement::name_of(run.policy) + std::string(moves ? "+moves" : "");
+}
+
 std::string replay_text(const Run& run, const Replayed& replayed) {
-  std::string text =
-      printed("%-14s %7u %7u %9.2f %9.2f %11.0f %11.0f %9.3f %9.1f\n", placement::name_of(run.policy),
-              replayed.placed, replayed.never, replayed.mean_allocated, replayed.most_allocated,
-              replayed.waiting.mean, replayed.waiting.p99, replayed.fairness, replayed.decision.p99);
+  std::string text = printed("%-19s %7u %7u %9.2f %9.2f %11.0f %11.0f %11.0f %9.3f %9.1f\n",
+                             label_of(run).c_str(), replayed.placed, replayed.never, replayed.mean_allocated,
+                             replayed.most_allocated, replayed.waiting.mean, replayed.waiting.p50,
+                             replayed.waiting.p99, replayed.fairness, replayed.decision.p99);
+  if (replayed.defragmented) {
+    constexpr double kGiB = 1 << 30;
+    text += printed(
+        "  %.2f moves and %.2f GiB an hour in %.1f hours for %u of %u tasks; search p99 %.0f us, at most "
+        "%.0f\n",
+        replayed.moves_per_hour, replayed.bytes_per_hour / kGiB, replayed.hours, replayed.admitted,
+        replayed.defragmentations, replayed.search.p99, replayed.search.most);
+  }
   for (const auto& [name, waiting] : replayed.by_size) {
     text += printed("  %-20s %7u tasks waited %.0f s, p50 %.0f, p99 %.0f, at most %.0f\n", name.c_str(),
                     waiting.tasks, waiting.mean, waiting.p50, waiting.p99, waiting.most);
@@ -128,8 +144,8 @@ std::string text_of(const Subject& subject, const std::vector<Run>& runs) {
                      subject.nodes + "), " + std::to_string(subject.task_count) + " tasks (" + subject.tasks +
                      "), mode " + name_of(subject.mode) + "\n";
   if (!runs.empty() && !runs.front().replayed.empty()) {
-    text += printed("%-14s %7s %7s %9s %9s %11s %11s %9s %9s\n", "policy", "placed", "never", "mean %",
-                    "most %", "waited s", "p99 s", "fairness", "p99 us");
+    text += printed("%-19s %7s %7s %9s %9s %11s %11s %11s %9s %9s\n", "policy", "placed", "never", "mean %",
+                    "most %", "waited s", "p50 s", "p99 s", "fairness", "p99 us");
     for (const Run& run : runs) text += replay_text(run, run.replayed.front());
     return text;
   }
@@ -161,7 +177,10 @@ nlohmann::ordered_json json_of(const Subject& subject, const std::vector<Run>& r
     Json one =
         run.replayed.empty() ? experiment_json(subject, run.outcomes) : replay_json(run.replayed.front());
     one["policy"] = placement::name_of(run.policy);
-    if (!run.replayed.empty()) one["load"] = subject.load;
+    if (!run.replayed.empty()) {
+      one["load"] = subject.load;
+      one["defragment"] = run.replayed.front().defragmented;
+    }
     json["runs"].push_back(std::move(one));
   }
   return json;
@@ -174,7 +193,7 @@ plot::Plot plot_of(const Subject& subject, const std::vector<Run>& runs) {
                   .lines = {},
                   .logarithmic = false};
   for (const Run& run : runs) {
-    plot::Line line{.name = placement::name_of(run.policy), .points = {}};
+    plot::Line line{.name = label_of(run), .points = {}};
     if (!run.replayed.empty()) {
       plot.x_label = "hours";
       line.points = run.replayed.front().curve;

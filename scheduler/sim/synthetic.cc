@@ -1,5 +1,7 @@
 #include "scheduler/sim/synthetic.h"
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace gpupool::sim {
@@ -56,6 +58,35 @@ std::vector<Task> synthetic_tasks(uint32_t count, uint64_t seed) {
     tasks.push_back(std::move(task));
   }
   return tasks;
+}
+
+std::vector<Task> drawn_tasks(const std::vector<Task>& tasks, const Draw& draw, uint64_t gpus,
+                              uint64_t seed) {
+  std::vector<const Task*> from;
+  for (const Task& task : tasks) {
+    if (task.request.gpus > 0) from.push_back(&task);
+  }
+  if (from.empty()) return {};
+  std::mt19937_64 random(seed);
+  // Not std::exponential_distribution, whose results differ between standard libraries.
+  const auto exponential = [&](double mean) {
+    return -mean * std::log1p(-static_cast<double>(random() >> 11) * 0x1p-53);
+  };
+  std::vector<Task> drawn;
+  double gpu_seconds = 0;
+  for (uint32_t i = 0; i < draw.count; ++i) {
+    Task& task = drawn.emplace_back(*from[random() % from.size()]);
+    if (task.runs == 0) task.runs = 1 + static_cast<int64_t>(exponential(draw.mean_seconds));
+    task.runs = std::min(task.runs, static_cast<int64_t>(draw.most_seconds));
+    gpu_seconds += static_cast<double>(task.milli()) / placement::kWholeGpu * static_cast<double>(task.runs);
+  }
+  const double interval = gpu_seconds / draw.count / (draw.offered * static_cast<double>(gpus));
+  double now = 0;
+  for (Task& task : drawn) {
+    now += exponential(interval);
+    task.arrives = static_cast<int64_t>(now);
+  }
+  return drawn;
 }
 
 }  // namespace gpupool::sim

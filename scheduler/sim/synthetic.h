@@ -15,4 +15,15 @@ std::vector<placement::NodeSpec> synthetic_nodes(uint32_t count);
 // tenth of the tasks with GPUs asks for model B or C.
 std::vector<Task> synthetic_tasks(uint32_t count, uint64_t seed);
 
+// Draws tasks at random, with replacement, which arrive at random times (a Poisson process) so often that
+// they ask for `offered` times `gpus` GPUs on average. Tasks without GPUs are left out. Those without a
+// duration get random ones (exponential) of `mean_seconds`; all are cut after `most_seconds`, because a few
+// that are longer than the whole simulation would make most of the load.
+struct Draw {
+  uint32_t count = 20'000;
+  double offered = 0.9;
+  double mean_seconds = 3600, most_seconds = 86'400;
+};
+std::vector<Task> drawn_tasks(const std::vector<Task>& tasks, const Draw& draw, uint64_t gpus, uint64_t seed);
+
 }  // namespace gpupool::sim

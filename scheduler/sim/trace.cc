@@ -126,11 +126,21 @@ Result<std::vector<Task>> tasks_of(const Csv& csv) {
 
 placement::Request in_mode(const placement::Request& request, Mode mode) {
   placement::Request out = request;
-  if (mode == Mode::pool) {
-    out.cpu_milli = out.host_memory = 0;
-    out.spread = placement::Distance::any;
-  }
+  if (mode == Mode::local) return out;
+  out.cpu_milli = out.host_memory = 0;
+  if (mode == Mode::pool) out.spread = placement::Distance::any;
   return out;
+}
+
+const char* name_of(Mode mode) {
+  return mode == Mode::local ? "local" : mode == Mode::pool ? "pool" : "one-host";
+}
+
+std::optional<Mode> mode_named(const std::string& name) {
+  for (const Mode mode : {Mode::local, Mode::pool, Mode::one_host}) {
+    if (name == name_of(mode)) return mode;
+  }
+  return std::nullopt;
 }
 
 }  // namespace gpupool::sim

@@ -2,6 +2,7 @@
 // used by pool_sim.cc.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,11 @@ Result<std::vector<placement::NodeSpec>> nodes_of(const Csv& csv);
 Result<std::vector<Task>> tasks_of(const Csv& csv);
 
 // local: a task runs on the host of its GPUs and needs processors and memory there. pool: only the GPUs are
-// on GPU hosts, possibly several; processors and memory are elsewhere.
-enum class Mode { local, pool };
+// on GPU hosts, possibly several; processors and memory are elsewhere. one_host: the same, but all GPUs of a
+// task are on one host.
+enum class Mode { local, pool, one_host };
+const char* name_of(Mode mode);
+std::optional<Mode> mode_named(const std::string& name);
 placement::Request in_mode(const placement::Request& request, Mode mode);
 
 }  // namespace gpupool::sim

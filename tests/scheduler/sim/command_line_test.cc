@@ -1,4 +1,4 @@
-// Tests of the program pool-sim and of scripts/placement-table.py.
+// Tests of the program pool-sim, and of the scripts that print the tables of docs/placement.md.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -75,6 +75,25 @@ TEST_CASE("a replay, and a synthetic cluster") {
   CHECK(nlohmann::json::parse(synthetic.text)["nodes"]["gpus"] == 160);
 }
 
+TEST_CASE("a replay with and without moves") {
+  const Folder folder;
+  const auto replay = folder.run(
+      "--synthetic 12 --replay --offered 95 --draws 400 --mode one-host --reserve --defragment "
+      "--moves-at-once 0 "
+      "--json -");
+  REQUIRE(replay.status == 0);
+  const auto json = nlohmann::json::parse(replay.text);
+  CHECK(json["mode"] == "one-host");
+  CHECK(json["tasks"]["count"] == 400);
+  REQUIRE(json["runs"].size() == 2);
+  CHECK(json["runs"][0]["defragment"] == false);
+  CHECK(json["runs"][1]["defragment"] == true);
+  CHECK(json["runs"][1]["defragmentation"]["moves_per_hour"].is_number());
+  const auto text = folder.run("--nodes nodes.csv --tasks tasks.csv --replay --defragment");
+  CHECK(text.text.find("fragmentation+moves") != std::string::npos);
+  CHECK(text.text.find(" moves and ") != std::string::npos);
+}
+
 TEST_CASE("pool-sim rejects invalid options and files") {
   const Folder folder;
   const auto fails = [&](const std::string& arguments, int status, const std::string& text) {
@@ -138,4 +157,27 @@ TEST_CASE("the script of docs/placement.md names a folder without traces") {
   const auto ended = folder.call(PYTHON " " PLACEMENT_TABLE " .");
   CHECK(ended.status == 1);
   CHECK(ended.text.find("no openb_pod_list_*.csv in .") != std::string::npos);
+}
+
+TEST_CASE("the script of docs/placement.md prints the table of moves from the traces of a folder") {
+  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos)
+    return gpupool::testing::report_skip("there is no python3");
+  const Folder folder;
+  folder.write("openb_node_list_gpu_node.csv", gpupool::sim::kFourNodes);
+  folder.write("openb_pod_list_tiny.csv", gpupool::sim::kEightGpus);
+  const auto ended = folder.call(PYTHON " " DEFRAGMENTATION_TABLE
+                                        " . --every 1 --offered 90 --draws 200 --seeds 1 --pool-sim " POOL_SIM
+                                        " --gpu-memory 1 --move-silence 0");
+  INFO(ended.text);
+  CHECK(ended.status == 0);
+  const auto direct = folder.run(
+      "--nodes openb_node_list_gpu_node.csv --tasks openb_pod_list_tiny.csv --mode one-host --replay "
+      "--reserve "
+      "--defragment --offered 90 --draws 200 --gpu-memory 1 --move-silence 0 --json -");
+  const auto run = nlohmann::json::parse(direct.text)["runs"][1];
+  char row[128];
+  std::snprintf(row, sizeof row, "\n| tiny, 90 %%, moves | %.2f | %.0f / ",
+                run["mean_allocated_percent"].get<double>(), run["waiting_seconds"]["mean"].get<double>());
+  CHECK(ended.text.find("\n| tiny, 90 % |") != std::string::npos);
+  CHECK(ended.text.find(row) != std::string::npos);
 }
