@@ -164,6 +164,9 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
 Result<std::unique_ptr<Listener>> take_over(int socket, const Endpoint& endpoint, const Options& options);
 // Takes over a descriptor that another process gave up with release_descriptor(); closes it on failure.
 Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options);
+// A connection over a stream socket of any kind that is connected already, for instance one of a pair. Takes
+// over the descriptor, and closes it on failure. `peer` is for messages.
+Result<std::unique_ptr<Connection>> adopt_stream(int descriptor, std::string peer, const Options& options);
 
 // Blocking helpers. ErrorCode::lost if the deadline passes. `blocked`, if given, grows by the time spent
 // waiting for room.

@@ -151,6 +151,16 @@ int SocketConnection::release_descriptor() {
   return std::exchange(socket_, -1);
 }
 
+Result<std::unique_ptr<Connection>> adopt_stream(int descriptor, std::string peer, const Options& options) {
+  if (!prepare_socket(descriptor))
+    return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot prepare a connection", errno);
+  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake < 0)
+    return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot create an eventfd", errno);
+  return std::unique_ptr<Connection>(
+      std::make_unique<SocketConnection>(descriptor, wake, std::move(peer), options));
+}
+
 bool prepare_socket(int descriptor) {
   const int flags = ::fcntl(descriptor, F_GETFL);
   return flags >= 0 && ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0 &&
