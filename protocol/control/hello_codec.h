@@ -42,6 +42,7 @@ struct Hello {
   uint64_t resume_received = 0;
   uint32_t bulk_link = 0;
   bool can_migrate = false;
+  std::string failure;
 };
 
 struct Attribute {
@@ -65,7 +66,15 @@ struct AddressRange {
   uint64_t size = 0;
 };
 
-enum class Status : int32_t { ok = 0, wrong_version = 1, malformed = 2, no_device = 3, busy = 4, denied = 5 };
+enum class Status : int32_t {
+  ok = 0,
+  wrong_version = 1,
+  malformed = 2,
+  no_device = 3,
+  busy = 4,
+  denied = 5,
+  suspended = 6
+};
 
 struct HelloReply {
   Status status = Status::ok;
@@ -87,6 +96,7 @@ struct HelloReply {
   uint32_t peer_protocol = 0;
   uint32_t resume_timeout_ms = 0;
   uint64_t resume_received = 0;
+  std::string moved_to;
 };
 
 constexpr size_t kMaxDevices = 256;  // more is malformed: the peer is untrusted
@@ -215,6 +225,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(21): hello.resume_received = in.get_uint64(); return true;
       case varint(22): hello.bulk_link = in.get_uint32(); return true;
       case varint(23): hello.can_migrate = get_flag(in); return true;
+      case bytes(24): hello.failure = in.get_string(); return true;
       default: return false;
     }
   });
@@ -245,6 +256,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case varint(17): reply.peer_protocol = in.get_uint32(); return true;
       case varint(18): reply.resume_timeout_ms = in.get_uint32(); return true;
       case varint(19): reply.resume_received = in.get_uint64(); return true;
+      case bytes(20): reply.moved_to = in.get_string(); return true;
       default: return false;
     }
   });
@@ -289,6 +301,7 @@ inline std::string encode(const Hello& hello) {
   fields.u64(21, hello.resume_received);
   fields.u32(22, hello.bulk_link);
   fields.boolean(23, hello.can_migrate);
+  fields.text(24, hello.failure);
   return out;
 }
 
@@ -340,6 +353,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.u32(17, reply.peer_protocol);
   fields.u32(18, reply.resume_timeout_ms);
   fields.u64(19, reply.resume_received);
+  fields.text(20, reply.moved_to);
   return out;
 }
 

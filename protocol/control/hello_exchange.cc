@@ -22,25 +22,23 @@ bool is_http2(const wire::Preamble& answer) {
 void make_texts_printable(HelloReply& reply) {
   reply.reason = printable_message(reply.reason);
   reply.server_version = printable(cut_name(reply.server_version));
+  reply.moved_to = printable_message(reply.moved_to);
   for (Device& device : reply.devices) {
     device.name = printable(cut_name(device.name));
     device.pci_bus_id = printable(cut_name(device.pci_bus_id));
   }
 }
 
-}  // namespace
-
-Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello,
-                            transport::Deadline deadline) {
+Result<void> send_hello(transport::Connection& connection, const Hello& hello, transport::Deadline deadline) {
   const std::string text = encode(hello);
   wire::Preamble preamble;
   preamble.length = static_cast<uint32_t>(text.size());
   const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<char*>(text.data()), text.size()}};
-  if (auto sent = transport::send_all(connection, parts, deadline); !sent) return sent.error();
-  return receive_reply(connection, deadline);
+  return transport::send_all(connection, parts, deadline);
 }
 
-Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline) {
+// Whatever its status.
+Result<HelloReply> receive_any_reply(transport::Connection& connection, transport::Deadline deadline) {
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer},
                                           deadline);
@@ -69,12 +67,43 @@ Result<HelloReply> receive_reply(transport::Connection& connection, transport::D
   auto reply = decode_hello_reply(body);
   if (!reply) return reply.error();
   make_texts_printable(*reply);
-  if (reply->status != Status::ok) return Error{ErrorCode::refused, "refused: " + reply->reason};
-  if (answer.protocol_version != wire::kProtocolVersion) {
+  if (reply->status == Status::ok && answer.protocol_version != wire::kProtocolVersion) {
     return Error{ErrorCode::refused, "the server speaks protocol version " +
                                          std::to_string(answer.protocol_version) + ", this client " +
                                          std::to_string(wire::kProtocolVersion)};
   }
+  return reply;
+}
+
+Error refusal(const HelloReply& reply) {
+  return {ErrorCode::refused, "refused: " + reply.reason};
+}
+
+}  // namespace
+
+Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello,
+                            transport::Deadline deadline) {
+  if (auto sent = send_hello(connection, hello, deadline); !sent) return sent.error();
+  return receive_reply(connection, deadline);
+}
+
+Result<HelloReply> exchange_patiently(transport::Connection& connection, const Hello& hello,
+                                      transport::Deadline deadline) {
+  if (auto sent = send_hello(connection, hello, deadline); !sent) return sent.error();
+  auto reply = receive_any_reply(connection, deadline);
+  if (!reply) return reply;
+  switch (reply->status) {
+    case Status::ok:
+    case Status::busy:
+    case Status::no_device:
+    case Status::suspended: return reply;
+    default: return refusal(*reply);
+  }
+}
+
+Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline) {
+  auto reply = receive_any_reply(connection, deadline);
+  if (reply && reply->status != Status::ok) return refusal(*reply);
   return reply;
 }
 

@@ -10,6 +10,10 @@ namespace gpupool::hello {
 // rejects the connection. Texts in the reply are printable.
 Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello,
                             transport::Deadline deadline);
+// The same, but returns the replies of a server that rejects the connection only for now: status busy,
+// no_device or suspended.
+Result<HelloReply> exchange_patiently(transport::Connection& connection, const Hello& hello,
+                                      transport::Deadline deadline);
 // Waits for the reply to a hello that has been sent; fails as exchange() does.
 Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline);
 

@@ -10,8 +10,9 @@
 namespace gpupool::wire {
 
 // MessageKind::migration_wish: the address of the other server (text of the message's rest, as in GPUPOOL, or
-// kSameServer for another worker of the same server) follows. The client answers with end_migration, also if
-// it does not try.
+// kSameServer for another worker of the same server) follows; without an address the session is to be
+// suspended, to a file that poold writes (docs/adr/0038-suspended-sessions.md). The client answers with
+// end_migration, also if it does not try.
 constexpr std::string_view kSameServer = ".";
 struct MigrationWish {
   uint64_t number;  // of poold's; returned in end_migration
@@ -37,6 +38,17 @@ struct AdoptedCommand {
 struct BeginMigration {
   PeerTarget target;  // `copy` is the sequence number of adopt_session
 };
+// In place of the target, when poold has asked for a suspension: its file. Nothing is sent before
+// migrate_session then.
+inline bool is_file(const PeerTarget& target) {
+  return target.port == 0 && target.address == decltype(target.address){};
+}
+
+// Values of Hello.bulk_link with a resume_proof: the client of a suspended session waits until it is resumed
+// (the reply then is that of a new session, whose first command is adopt_session), or says that the session
+// has gone on and its file is not needed any more. Replies with status SUSPENDED: later, or at another
+// address.
+constexpr uint32_t kReturnsLink = 0x101, kForgetsLink = 0x102;
 
 // migrate_session: sends the rest, after begin_migration. The client sends no other command before the reply,
 // which is the last message if the migration was successful. Reply: empty, or an error and the reason (text);

@@ -10,6 +10,7 @@
 
 #include "common/admission/peer.h"
 #include "common/text/names.h"
+#include "common/text/printable.h"
 #include "common/version.h"
 #include "server/handover/handover.h"
 #include "server/sockets/descriptor_closer.h"
@@ -26,6 +27,7 @@ std::string encode(const Refusal& refusal) {
   control::HelloReply reply;
   reply.set_status(refusal.status);
   reply.set_reason(refusal.reason);
+  reply.set_moved_to(refusal.moved_to);
   reply.set_protocol_version(wire::kProtocolVersion);
   reply.set_server_version(kVersion);
   const std::string body = reply.SerializeAsString();
@@ -231,7 +233,8 @@ void PendingHandshake::handle_hello() {
   const auto process = PeerProcess::of(socket);
   std::optional<Client::Resume> resume;
   if (!hello.resume_proof().empty()) {
-    resume = {hello.resume_proof(), hello.bulk_link(), hello.resume_attempt(), hello.resume_received()};
+    resume = {hello.resume_proof(), hello.bulk_link(), hello.resume_attempt(), hello.resume_received(),
+              printable_message(hello.failure())};
   }
   Client client{.descriptor = stream_.release(),
                 .transport = transport_ == "shm" || transport_ == "tls" ? transport_
@@ -256,7 +259,8 @@ void PendingHandshake::handle_hello() {
 }
 
 void PendingHandshake::refuse(const Refusal& refusal) {
-  acceptor_.report(address_, refusal.reason);
+  // A client that waits for its suspended session is not turned away.
+  if (refusal.status != control::HelloReply::SUSPENDED) acceptor_.report(address_, refusal.reason);
   start_timer(kRefusalTimeout, "timed out reading the refusal");
   bytes_ = encode(refusal);
   if (tls_) return write_tls(std::as_bytes(std::span(bytes_)));

@@ -34,8 +34,11 @@ struct Client {
     uint32_t link = 0;  // which of the session's connections
     uint64_t attempt = 0;
     uint64_t received = 0;  // bytes that the client has received
+    std::string failure;    // printable; why the client of a suspended session could not go on before
   };
   std::optional<Resume> resume;
+  // Number of the suspended session that the client's new session continues.
+  std::optional<uint64_t> suspended;
   // Set for another server's connection, which has proved that it holds the copy's key.
   std::optional<PeerCopy> peer;
   bool monitor = false;                         // queries GPU state only; needs no session

@@ -8,7 +8,8 @@ namespace gpupool::server {
 
 struct Refusal {
   control::HelloReply::Status status = control::HelloReply::BUSY;
-  std::string reason;  // one line for the client's user
+  std::string reason;         // one line for the client's user
+  std::string moved_to = {};  // HelloReply.moved_to
 };
 
 }  // namespace gpupool::server

@@ -36,7 +36,8 @@ hello::Hello sample_hello() {
           .resume_attempt = 3,
           .resume_received = 1ull << 41,
           .bulk_link = 8,
-          .can_migrate = true};
+          .can_migrate = true,
+          .failure = "no memory"};
 }
 
 hello::HelloReply sample_reply() {
@@ -57,7 +58,8 @@ hello::HelloReply sample_reply() {
                           .server_id = ~0ull,
                           .peer_protocol = 0x8002,
                           .resume_timeout_ms = 60'000,
-                          .resume_received = 1ull << 42};
+                          .resume_received = 1ull << 42,
+                          .moved_to = "tcp://gpu-2.example:9700"};
   for (int number = 0; number < 3; ++number) {
     hello::Device device{.name = "Device " + std::to_string(number),
                          .uuid = std::string(16, static_cast<char>(number)),
@@ -96,6 +98,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_resume_received(in.resume_received);
   out.set_bulk_link(in.bulk_link);
   out.set_can_migrate(in.can_migrate);
+  out.set_failure(in.failure);
   return out;
 }
 
@@ -137,6 +140,7 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   out.set_peer_protocol(in.peer_protocol);
   out.set_resume_timeout_ms(in.resume_timeout_ms);
   out.set_resume_received(in.resume_received);
+  out.set_moved_to(in.moved_to);
   return out;
 }
 
