@@ -45,6 +45,9 @@ struct Session {
   uint32_t gpu_count = 0;          // length of `gpus`, the only ones the client sees; 0: all
   std::array<uint8_t, 64> gpus{};  // indices in the device library
 };
+// Transport of a stream socket of poold's: it brings the file of a suspended session, as another server
+// would.
+constexpr Transport kFromFile{'f', 'i', 'l', 'e'};
 struct Bulk {
   uint64_t copy = 0;       // of another server's connection: the copy
   uint32_t from_peer = 0;  // 1: another server's connection

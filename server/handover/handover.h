@@ -7,7 +7,7 @@
 // `cache_folder` if there are any, and `session` (the client's socket and Hello).
 // While the session runs: `bulk` brings a further socket of the session, `end_session` ends it, `turn`
 // reports a change of the session page's turn words, `dump_wanted` asks what the session is doing.
-// `migrate` asks the client to migrate the session, and `migration_ended` has its answer.
+// `migrate` asks the client to migrate the session, or to suspend it, and `migration_ended` has its answer.
 // Module images are sealed memory files (sealed_file.h). The worker asks for one by name (`image_wanted`), or
 // offers one (`image_offered`), fills and seals the file that poold sends, and deposits it (`image_deposit`).
 // `image_damaged` reports that an image does not match its name.

@@ -36,6 +36,8 @@ Result<void> send_reply(transport::Connection& connection, const control::HelloR
 template <class Body>
 ConnectionResult open_connection(const Body& body, int descriptor, transport::Options options) {
   options.tls.secret.assign(body.tls_secret.data(), body.tls_secret.size());
+  if (body.transport == server::packet::kFromFile)
+    return transport::adopt_stream(descriptor, "the file of the suspended session", options);
   const std::string scheme(body.transport.data(), ::strnlen(body.transport.data(), body.transport.size()));
   return transport::adopt(scheme, descriptor, options);
 }

@@ -23,6 +23,18 @@ Outcome refuse(Session& session, std::string_view reason) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+// Where the departure connects to: another server, or the file that poold has asked to suspend the session
+// to.
+Departure::Connect connection_for_departure(Session& session, const wire::PeerTarget& target) {
+  if (!wire::is_file(target)) return [&session, target] { return session.peers.open(target); };
+  const int file = session.migration_requests.take_file();
+  if (file < 0) return nullptr;
+  auto adopted = transport::adopt_stream(file, "poold", transport::Options());
+  if (!adopted) return nullptr;
+  const auto connection = std::make_shared<std::unique_ptr<transport::Connection>>(std::move(*adopted));
+  return [connection]() -> Result<std::unique_ptr<transport::Connection>> { return std::move(*connection); };
+}
+
 std::optional<std::string> obstacle(Session& session) {
   const char* const what = migration_obstacle(session);
   if (!what) return std::nullopt;
@@ -60,15 +72,19 @@ Outcome begin_migration(Session& session, Command& command) {
   session.migration_requests.client_tries();
   if (const auto why_not = obstacle(session)) return refuse(session, *why_not);
   if (session.departure.must_wait()) return CUDA_ERROR_NOT_READY;
-  session.departure.begin(body->target, [&session, sequence = command.header.sequence](const auto& settled) {
-    const std::string reason = settled ? "" : settled.error().message;
-    wire::Buffer text;
-    wire::Writer(text).put_text(reason);
-    if (settled) text.clear();
-    session.outbox.send(wire::MessageKind::reply, settled ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED, sequence,
-                        text);
-    if (!settled) log_refusal(session, reason);
-  });
+  const bool to_file = wire::is_file(body->target);
+  const auto connect = connection_for_departure(session, body->target);
+  if (!connect) return refuse(session, "poold has not asked to suspend the session");
+  session.departure.begin(
+      connect, to_file, [&session, sequence = command.header.sequence](const auto& settled) {
+        const std::string reason = settled ? "" : settled.error().message;
+        wire::Buffer text;
+        wire::Writer(text).put_text(reason);
+        if (settled) text.clear();
+        session.outbox.send(wire::MessageKind::reply, settled ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED,
+                            sequence, text);
+        if (!settled) log_refusal(session, reason);
+      });
   return Outcome::parked();
 }
 
@@ -94,6 +110,7 @@ Outcome end_migration(Session& session, Command& command) {
   const auto answer = command.body.get<wire::EndMigration>();
   const std::string_view reason = answer.migrated == 0 ? command.body.get_text() : std::string_view();
   if (!command.body.finished()) return bad_body();
+  if (answer.migrated == 0) session.outbox.speak();
   session.departure.end();
   if (!session.migration_requests.answered(answer, reason))
     return Outcome::malformed("it answers a request to migrate that was not made");

@@ -21,8 +21,8 @@ using Id = wire::Command;
 using transport::Clock;
 
 constexpr timespec kPollInterval{0, 500'000};  // the device does not signal that a stream is done
-// For the last part, while the program waits.
-constexpr std::chrono::seconds kLastPartTime{120};
+// For the last part, while the program waits. A file gets all of the session in that time.
+constexpr std::chrono::seconds kLastPartTime{120}, kFileTime{3600};
 
 bool makes_context(uint16_t id) {
   return id == static_cast<uint16_t>(Id::avoid_addresses) ||
@@ -48,9 +48,9 @@ bool Departure::must_wait() {
   return session_.contexts.clearing() || (last_ && !last_->over);
 }
 
-void Departure::begin(const wire::PeerTarget& target, Settled settled) {
+void Departure::begin(const Connect& connect, bool to_file, Settled settled) {
   stop();
-  attempt_ = std::make_shared<Attempt>(session_.counters.migrated_bytes);
+  attempt_ = std::make_shared<Attempt>(session_.counters.migrated_bytes, to_file);
   beginning_ = true;
   add_addresses();
   // Contexts first: mapping memory needs them, and other commands may need mapped memory. The rounds begin
@@ -63,8 +63,8 @@ void Departure::begin(const wire::PeerTarget& target, Settled settled) {
   if (!status_) return settled(status_);
   last_ = attempt_;
   try {
-    thread_ = std::thread([this, target, attempt = attempt_, settled] {
-      run_rounds(*attempt, target);
+    thread_ = std::thread([this, connect, attempt = attempt_, settled] {
+      run_rounds(*attempt, connect);
       if (!attempt->result) attempt->target.close();
       settled(attempt->result);
       attempt->over = true;
@@ -76,12 +76,16 @@ void Departure::begin(const wire::PeerTarget& target, Settled settled) {
   }
 }
 
-void Departure::run_rounds(Attempt& attempt, const wire::PeerTarget& target) {
+void Departure::run_rounds(Attempt& attempt, const Connect& connect) {
   if (session_.api.cuThreadExchangeStreamCaptureMode) {  // as in Executor::load()
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     session_.api.cuThreadExchangeStreamCaptureMode(&mode);
   }
-  auto connection = session_.peers.open(target);
+  auto connection = connect();
+  if (!connection && attempt.to_file) {
+    attempt.result = connection.error();
+    return;
+  }
   if (!connection) {
     attempt.result =
         Error{connection.error().code, "the other server cannot be reached from this one (" +
@@ -89,7 +93,7 @@ void Departure::run_rounds(Attempt& attempt, const wire::PeerTarget& target) {
     return;
   }
   attempt.target.take(std::move(*connection));
-  attempt.result = rounds_.run(attempt.target, attempt.stop);
+  if (!attempt.to_file) attempt.result = rounds_.run(attempt.target, attempt.stop);
 }
 
 void Departure::end() {
@@ -116,7 +120,7 @@ Result<void> Departure::finish(uint64_t sequence) {
   if (thread_.joinable()) thread_.join();
   if (!status_) return status_;  // perhaps there was no thread, so there is no connection
   if (!attempt_->result) return attempt_->result;
-  attempt_->target.set_deadline(start + kLastPartTime);
+  attempt_->target.set_deadline(start + (attempt_->to_file ? kFileTime : kLastPartTime));
   uint64_t bytes = 0;
   if (auto sent = send_rest(&bytes); !sent) return sent;
   if (auto sent = attempt_->target.finish(wire::EndMigration{0, sequence, 1, 0}); !sent) return sent;
@@ -134,7 +138,7 @@ Result<void> Departure::send_rest(uint64_t* bytes) {
   add_new_mappings();
   if (!status_) return status_;
   if (auto sent = attempt_->target.send_added(); !sent) return sent;
-  if (auto sent = rounds_.finish(attempt_->target, bytes); !sent) return sent;
+  if (auto sent = rounds_.finish(attempt_->target, attempt_->to_file, bytes); !sent) return sent;
   if (auto sent = send_variables(); !sent) return sent;
   return send_records();
 }

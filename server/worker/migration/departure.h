@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "protocol/transport/transport.h"
-#include "protocol/wire/peers.h"
 #include "server/worker/memory/device_memory.h"
 #include "server/worker/migration/history.h"
 #include "server/worker/migration/memory_rounds.h"
@@ -41,10 +40,13 @@ class Departure {
 
   // True while the session cannot begin: memory is being zeroed, or the last attempt is still ending.
   bool must_wait();
+  // Opens the connection to the target, on another thread. Called once.
+  using Connect = std::function<Result<std::unique_ptr<transport::Connection>>()>;
   // Connects to the target and sends what the session has, and from now on every command that changes it.
+  // `to_file`: poold writes it to a file, so everything is sent by finish(), once.
   // `settled`: called once, on another thread or on this one, when little is left or something has failed.
   using Settled = std::function<void(const Result<void>&)>;
-  void begin(const wire::PeerTarget& target, Settled settled);
+  void begin(const Connect& connect, bool to_file, Settled settled);
   bool begun() const { return attempt_ != nullptr; }
   // Sends the rest, with `sequence` as the number of the last command, and waits for the target's answer. The
   // session must be idle. Returns the reason if the target does not have all of it.
@@ -68,8 +70,10 @@ class Departure {
  private:
   // Shared with the thread, which may outlive its use.
   struct Attempt {
-    explicit Attempt(std::atomic<uint64_t>& sent_bytes) : target(sent_bytes) {}
+    Attempt(std::atomic<uint64_t>& sent_bytes, bool to_file)
+        : target(sent_bytes, to_file), to_file(to_file) {}
     TargetStream target;
+    const bool to_file;
     std::atomic<bool> stop{false}, over{false};  // over: the thread ends
     Result<void> result;                         // of the rounds, when it is over
   };
@@ -89,7 +93,7 @@ class Departure {
   void add_new_mappings();
   void add_to_rounds(uint64_t address, uint64_t size, int device);
   void free(uint64_t address, uint64_t size, uint64_t context);
-  void run_rounds(Attempt& attempt, const wire::PeerTarget& target);
+  void run_rounds(Attempt& attempt, const Connect& connect);
   Result<void> send_rest(uint64_t* bytes);
   Result<void> send_variables();
   Result<void> send_variable(uint64_t owner, const Variable& variable);

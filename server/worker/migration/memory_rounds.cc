@@ -21,6 +21,11 @@ Error device_error(const char* doing, CUresult result) {
   return {ErrorCode::unavailable, std::string(doing) + " device memory: " + error_text(result)};
 }
 
+bool is_all_zero(std::span<const std::byte> bytes) {
+  return bytes.empty() ||
+         (bytes[0] == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
 }  // namespace
 
 // Marks what is read while it exists. find() again afterwards: the memory may have been forgotten.
@@ -138,11 +143,13 @@ Result<void> MemoryRounds::run(TargetStream& target, const std::atomic<bool>& st
   return {};
 }
 
-Result<void> MemoryRounds::finish(TargetStream& target, uint64_t* bytes) {
+Result<void> MemoryRounds::finish(TargetStream& target, bool skips_zeros, uint64_t* bytes) {
   static constexpr std::atomic<bool> kGoOn{false};
   target_ = &target;
   stop_ = &kGoOn;
+  skips_zeros_ = skips_zeros;
   auto sent = run_round(true);
+  skips_zeros_ = false;
   *bytes = round_bytes_;
   return sent;
 }
@@ -230,10 +237,25 @@ Result<void> MemoryRounds::send_tail(const Piece& range) {
 }
 
 Result<void> MemoryRounds::send_staged(uint64_t context, uint64_t address, size_t bytes) {
-  round_bytes_ += bytes;
-  const auto size = static_cast<uint32_t>(bytes);
+  const auto staged = std::span<const std::byte>(staging_).first(bytes);
+  if (!skips_zeros_) return send_part(context, address, staged);
+  const auto block = [&](size_t at) {
+    return staged.subspan(at, std::min<size_t>(kHashedBlock, bytes - at));
+  };
+  for (size_t at = 0, end = 0; at < bytes; at = end) {
+    end = at + block(at).size();
+    if (is_all_zero(block(at))) continue;
+    while (end < bytes && !is_all_zero(block(end))) end += block(end).size();
+    if (auto sent = send_part(context, address + at, staged.subspan(at, end - at)); !sent) return sent;
+  }
+  return {};
+}
+
+Result<void> MemoryRounds::send_part(uint64_t context, uint64_t address, std::span<const std::byte> bytes) {
+  round_bytes_ += bytes.size();
+  const auto size = static_cast<uint32_t>(bytes.size());
   return target_->send(wire::Command::copy_to_device, context,
-                       wire::CopyToDevice{0, address, size, size, 1, 0, 0}, std::span(staging_).first(bytes));
+                       wire::CopyToDevice{0, address, size, size, 1, 0, 0}, bytes);
 }
 
 Result<void> MemoryRounds::hash(const Range& range, size_t first, size_t count, BlockHash* hashes) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "server/worker/migration/block_hash.h"
@@ -49,8 +50,9 @@ class MemoryRounds {
   // Sends rounds until little has changed since the last one, or the next one would not be shorter, or
   // `stop`. One thread at a time, here and below.
   Result<void> run(TargetStream& target, const std::atomic<bool>& stop);
-  // Sends what has changed since. The device must be idle.
-  Result<void> finish(TargetStream& target, uint64_t* bytes);
+  // Sends what has changed since. The device must be idle. `skips_zeros`: there were no rounds before, so
+  // blocks of zeros need not be sent: mapped memory is zero at the target.
+  Result<void> finish(TargetStream& target, bool skips_zeros, uint64_t* bytes);
 
  private:
   struct Known {
@@ -78,6 +80,7 @@ class MemoryRounds {
   Result<void> send_piece(const Piece& piece, bool last);
   Result<void> send_tail(const Piece& range);
   Result<void> send_staged(uint64_t context, uint64_t address, size_t bytes);
+  Result<void> send_part(uint64_t context, uint64_t address, std::span<const std::byte> bytes);
   Result<std::vector<char>> changed(const Blocks& known, size_t first);
   Result<void> hash(const Range& range, size_t first, size_t count, BlockHash* hashes);
   Result<void> copy_out(const Range& range, uint64_t offset, size_t bytes);
@@ -89,6 +92,7 @@ class MemoryRounds {
   const std::atomic<bool>* stop_ = nullptr;
   std::vector<std::byte> staging_;
   uint64_t round_bytes_ = 0;
+  bool skips_zeros_ = false;
   std::unique_ptr<const HashKeys> keys_;  // made by the first add()
   std::atomic<bool> active_{false};       // there were ranges
   std::mutex mutex_;                      // guards the rest; no driver call while it is held

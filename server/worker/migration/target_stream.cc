@@ -98,22 +98,27 @@ Result<void> TargetStream::send_load(const OutgoingCommand& command) {
 }
 
 transport::Deadline TargetStream::answer_by() const {
+  if (to_file_) return deadline_;  // a file system may take its time
   const auto patient = Clock::now() + kTargetTime;
   return deadline_ ? std::min(*deadline_, patient) : patient;
+}
+
+Error TargetStream::from_target(ErrorCode code, const std::string& reason) const {
+  return {code, to_file_ ? reason : "the other server: " + reason};
 }
 
 Error TargetStream::explain(const Error& error) {
   if (!sender_->answered()) return error;
   const auto answer = receive_answer(*connection_, answer_by());
-  if (!answer) return {answer.error().code, "the other server: " + answer.error().message};
-  return {ErrorCode::refused, "the other server: " + answer->reason};
+  if (!answer) return from_target(answer.error().code, answer.error().message);
+  return from_target(ErrorCode::refused, answer->reason);
 }
 
 Result<void> TargetStream::finish(const wire::EndMigration& end) {
   if (auto sent = send(Id::end_migration, 0, end); !sent) return sent;
   const auto answer = receive_answer(*connection_, answer_by());
-  if (!answer) return Error{answer.error().code, "the other server: " + answer.error().message};
-  if (answer->result != CUDA_SUCCESS) return Error{ErrorCode::refused, "the other server: " + answer->reason};
+  if (!answer) return from_target(answer.error().code, answer.error().message);
+  if (answer->result != CUDA_SUCCESS) return from_target(ErrorCode::refused, answer->reason);
   return {};
 }
 

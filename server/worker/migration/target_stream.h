@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -28,8 +29,9 @@ struct OutgoingCommand {
 
 class TargetStream {
  public:
-  // `sent_bytes`: where to count, for monitoring.
-  explicit TargetStream(std::atomic<uint64_t>& sent_bytes) : sent_bytes_(sent_bytes) {}
+  // `sent_bytes`: where to count, for monitoring. `to_file`: the target is poold, which writes a file.
+  explicit TargetStream(std::atomic<uint64_t>& sent_bytes, bool to_file = false)
+      : sent_bytes_(sent_bytes), to_file_(to_file) {}
   ~TargetStream() { sent_bytes_.store(0, std::memory_order_relaxed); }
   TargetStream(const TargetStream&) = delete;
   TargetStream& operator=(const TargetStream&) = delete;
@@ -66,8 +68,10 @@ class TargetStream {
   // Once sending has failed: the target's reason, if it has given one.
   Error explain(const Error& error);
   transport::Deadline answer_by() const;
+  Error from_target(ErrorCode code, const std::string& reason) const;
 
   std::atomic<uint64_t>& sent_bytes_;
+  const bool to_file_;
   std::unique_ptr<CommandSender> sender_;
   transport::Deadline deadline_;
   uint32_t uploads_ = 0;

@@ -122,7 +122,8 @@ bool Executor::settle() {
 
 bool Executor::receive(const wire::CommandHeader& header) {
   if (!settle()) return false;
-  session_.outbox.speak();
+  // A client that has left must not be told anything on the old connection.
+  if (header.id != static_cast<uint16_t>(wire::Command::end_migration)) session_.outbox.speak();
   session_.current_command.begin(header.sequence, header.id, header.context);
   Command command{header};
   const bool ordered = session_.gates.any() || !session_.backlog.empty();

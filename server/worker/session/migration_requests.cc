@@ -31,6 +31,7 @@ MigrationRequests::MigrationRequests(const SessionStart& start, Outbox& outbox)
     : start_(start), outbox_(outbox), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 MigrationRequests::~MigrationRequests() {
+  use_file(-1);
   ::close(wake_);
 }
 
@@ -47,11 +48,13 @@ void MigrationRequests::end() {
 void MigrationRequests::receive(const server::ControlMessage& message) {
   const uint64_t number = message.body<server::packet::Migrate>().number;
   if (const char* const obstacle = migration_obstacle(start_)) {
+    if (message.descriptor >= 0) ::close(message.descriptor);
     (void)report(number, false, obstacle);
     return;
   }
   {
     const std::lock_guard lock(mutex_);
+    use_file(message.descriptor);
     open_ = number;
     ticks_ = 0;
     is_awake_ = false;
@@ -59,6 +62,15 @@ void MigrationRequests::receive(const server::ControlMessage& message) {
   }
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+}
+
+void MigrationRequests::use_file(int descriptor) {
+  if (const int before = std::exchange(file_, descriptor); before >= 0) ::close(before);
+}
+
+int MigrationRequests::take_file() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(file_, -1);
 }
 
 void MigrationRequests::send_to_client() {
@@ -96,6 +108,7 @@ bool MigrationRequests::answered(const wire::EndMigration& answer, std::string_v
     if (answer.number != open_) return false;
     open_ = 0;
     unsent_.reset();
+    use_file(-1);
   }
   left_ = answer.migrated != 0;
   if (answer.number == 0 && !left_) return true;  // poold knows nothing of the attempt

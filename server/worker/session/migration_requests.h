@@ -1,5 +1,6 @@
-// poold's request that the client migrate the session (docs/adr/0037-migration.md): passes it to the client,
-// and the client's answer to poold. Part of Session; each function names its thread.
+// poold's request that the client migrate the session (docs/adr/0037-migration.md), or suspend it
+// (docs/adr/0038-suspended-sessions.md): passes it to the client, and the client's answer to poold. Part of
+// Session; each function names its thread.
 //
 // The control thread receives the request, and the background thread sends it to the client: sending may
 // block while the client does not read or its connection is broken, and the control thread brings the
@@ -36,6 +37,8 @@ class MigrationRequests {
   void rouse_client();
   // The client has begun to migrate. Executor's thread.
   void client_tries();
+  // The socket of an open request to suspend the session, which the caller then owns; -1: there is none.
+  int take_file();
   // Takes the client's answer and tells poold. Returns false if poold has made no request of this number.
   // Executor's thread.
   bool answered(const wire::EndMigration& answer, std::string_view reason);
@@ -44,6 +47,7 @@ class MigrationRequests {
 
  private:
   void receive(const server::ControlMessage& message);
+  void use_file(int descriptor);  // call with mutex_ held
   // Tells poold how the request ended. Returns false if poold does not read.
   bool report(uint64_t number, bool migrated, std::string_view reason);
 
@@ -56,6 +60,7 @@ class MigrationRequests {
   unsigned ticks_ = 0;  // of rouse_client() since the request was sent
   bool is_awake_ = false;
   std::optional<std::string> unsent_;  // its address, until it is sent to the client
+  int file_ = -1;                      // of a request to suspend the session
 };
 
 }  // namespace gpupool::worker

@@ -16,11 +16,13 @@ inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t 
     return bytes;
   };
   const auto id = [](Command command) { return static_cast<uint16_t>(command); };
-  wire::PeerTarget adopting{};
-  adopting.copy = 1;
+  wire::PeerTarget adopting{}, file{};
+  adopting.copy = file.copy = 1;
+  adopting.port = 9700;
   auto fill = named(wire::FillVariable{module, 0, sizeof(uint64_t)}, "variable");
   wire::Writer(fill).put(uint64_t{0});
   return {{id(Command::adopt_session), {}},
+          {id(Command::begin_migration), bytes_of(wire::BeginMigration{file})},
           {id(Command::begin_migration), bytes_of(wire::BeginMigration{adopting})},
           {id(Command::migrate_session), bytes_of(wire::MigrateSession{0, 0})},
           {id(Command::fill_variable), fill},

@@ -67,7 +67,7 @@ struct Rounds {
   void run() { REQUIRE(rounds.run(stream, stop)); }
   uint64_t finish() {
     uint64_t bytes = 0;
-    REQUIRE(rounds.finish(stream, &bytes));
+    REQUIRE(rounds.finish(stream, skips_zeros, &bytes));
     return bytes;
   }
   // Applies the copies that the target has got since the last call to `copy`. Returns their bytes.
@@ -91,6 +91,7 @@ struct Rounds {
     return applied;
   }
   std::vector<std::byte> got;
+  bool skips_zeros = false;
   std::atomic<bool> stop{false};
   DeviceApi api;
   std::atomic<uint64_t> sent_bytes{0};
@@ -175,6 +176,21 @@ TEST_CASE("without a round, the last one sends everything") {
   source.rounds.add(memory.range());
   CHECK(source.finish() == kBytes);
   source.apply_to(copy, memory.address());
+  CHECK(same(memory, copy));
+}
+
+TEST_CASE("blocks of zeros are not sent to a file, which gets everything at once") {
+  Rounds source;
+  source.skips_zeros = true;
+  Memory memory(40 * kHashedBlock + 4096), zeros(3 * kHashedBlock);
+  for (const auto& [first, count] : {std::pair{0, 1}, {5, 20}, {39, 1}})
+    std::fill_n(&memory[first * kHashedBlock], count * kHashedBlock, std::byte{0});
+  std::fill_n(&zeros[0], zeros.size, std::byte{0});
+  std::vector<std::byte> copy(memory.size);
+  source.rounds.add(memory.range());
+  source.rounds.add(zeros.range());
+  CHECK(source.finish() == memory.size - 22 * kHashedBlock);
+  CHECK(source.apply_to(copy, memory.address()) == memory.size - 22 * kHashedBlock);
   CHECK(same(memory, copy));
 }
 
