@@ -1,6 +1,7 @@
 #include "server/poold/check_host.h"
 
 #include <filesystem>
+#include <set>
 
 #include "protocol/transport/rdma_options.h"
 #include "server/confinement/layers.h"
@@ -26,7 +27,8 @@ ConfinementSettings settings_of(const ServerOptions& options) {
 std::vector<std::string> readable_secrets_of(const ServerOptions& options,
                                              const std::string& device_library) {
   const std::vector<Secret> secrets{{"--tls-key", options.tls.key},
-                                    {"--pool-token-file", options.pool.token_file}};
+                                    {"--pool-token-file", options.pool.token_file},
+                                    {"--suspended-key", options.suspended_key}};
   return readable_secrets(secrets, settings_of(options),
                           {std::filesystem::path(device_library).parent_path()});
 }
@@ -42,6 +44,20 @@ Result<void> check_secrets(const ServerOptions& options, const std::string& devi
   const auto found = readable_secrets_of(options, device_library);
   if (found.empty()) return {};
   return Error{ErrorCode::invalid, found.front() + "; --insecure starts poold anyway"};
+}
+
+std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options, const upgrade::State* previous) {
+  if (previous && !previous->cgroup().empty()) {
+    std::set<std::string> in_use;
+    for (const auto& session : previous->pool().sessions()) in_use.insert(session.cgroup());
+    return Cgroups::take_over(previous->cgroup(), options.worker_limits, in_use);
+  }
+  if (options.sandbox == Sandbox::off) return nullptr;
+  auto opened = Cgroups::open(options.worker_limits);
+  if (opened) return std::move(*opened);
+  if (opened.error().code != ErrorCode::unavailable)
+    log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
+  return nullptr;
 }
 
 std::function<void()> check_confinement(const ServerOptions& options, const std::string& device_library) {

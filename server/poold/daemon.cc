@@ -11,6 +11,7 @@
 #include "common/version.h"
 #include "protocol/control/admin_address.h"
 #include "protocol/transport/tls/certificate_watch.h"
+#include "protocol/wire/migration.h"
 #include "server/poold/acceptor/acceptor.h"
 #include "server/poold/admin/administration.h"
 #include "server/poold/admin/audit.h"
@@ -56,12 +57,15 @@ class Daemon {
                .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,
                .resume_timeout = options.resume_timeout,
+               .suspended = std::move(prepared.suspended),
                .peers = *Networks::parse(options.peers),
                .turns = {.yield_timeout = options.turn_limit},
                .refuses = [this] { return refuses_sessions(); }},
               tenants_,
               [this](Client client, const Refusal& refusal) {
-                if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
+                if (!client.peer && client.bulk_token.empty() &&
+                    refusal.status != control::HelloReply::SUSPENDED)
+                  administration_.denied(client.tenant);
                 refuse(std::move(client), refusal);
               }),
         acceptor_(
@@ -72,7 +76,7 @@ class Daemon {
         leases_(context_, tenants_, options.pool.name, previous_ ? previous_->leases().boot() : new_boot(),
                 {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
-                 .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
+                 .sessions = [this](const std::string& tenant) { return pool_.all_sessions_of(tenant); },
                  .describe_breaks = [this](const auto& tenant,
                                            auto& told) { server::describe_breaks(pool_, tenant, told); },
                  .end_sessions = [this](const auto&... order) { pool_.end_sessions(order...); },
@@ -99,7 +103,7 @@ class Daemon {
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         refusals_(context_, acceptor_, audit_),
         upgrade_(context_, std::move(prepared.arguments),
-                 {.obstacle = [this] { return audit_.written() ? std::string() : kAuditStalled; },
+                 {.obstacle = [this] { return upgrade_obstacle(); },
                   .state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
                   .has_waiting = [this] { return has_waiting(); },
@@ -122,6 +126,10 @@ class Daemon {
     });
     pool_.on_session_end([this](const SessionView& session, const std::string& reason, bool crashed) {
       audit_.ended(session, reason, crashed);
+      leases_.post_cleanup();
+    });
+    pool_.suspensions().on_event([this](const auto& event, const auto&... what) {
+      audit_.suspension(event, what...);
       leases_.post_cleanup();
     });
     pool_.on_break([this](const auto& session, const auto& event) { audit_.broken(session, event); });
@@ -170,6 +178,10 @@ class Daemon {
     return state;
   }
 
+  std::string upgrade_obstacle() const {
+    if (!pool_.suspensions().empty()) return "sessions are suspended: resume them first (pool-admin sessions)";
+    return audit_.written() ? std::string() : kAuditStalled;
+  }
   bool has_waiting() const { return acceptor_.has_pending() || pool_.has_waiting() || !audit_.written(); }
 
   // The leases come first, because their tenants must exist; then quotas, which sessions have.
@@ -266,6 +278,7 @@ class Daemon {
   }
 
   void serve(Client client) {
+    if (client.resume && client.resume->link >= wire::kReturnsLink) return pool_.returns(std::move(client));
     if (client.resume) return pool_.resume(std::move(client));
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
     if (!client.monitor) return pool_.assign(std::move(client));

@@ -10,6 +10,7 @@
 #include "server/poold/listeners.h"
 #include "server/poold/options.h"
 #include "server/poold/upgrade/state.pb.h"
+#include "server/poold/workers/suspended_files.h"
 #include "server/poold/workers/worker_process.h"
 
 namespace gpupool::server {
@@ -18,6 +19,7 @@ struct Prepared {
   std::vector<std::string> arguments;  // of main(), for upgrades
   Listeners listeners;
   WorkerProgram program;
+  SuspendedFiles::Settings suspended;
   std::shared_ptr<Cgroups> cgroups;          // null: none
   const upgrade::State* previous = nullptr;  // what this process's previous program knew; null: none
 };

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <memory>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "common/log/log.h"
@@ -22,6 +21,7 @@
 #include "server/poold/install_paths.h"
 #include "server/poold/listeners.h"
 #include "server/poold/reload.h"
+#include "server/poold/suspended_options.h"
 #include "server/poold/upgrade/successor.h"
 
 namespace gpupool::server {
@@ -34,22 +34,6 @@ void raise_descriptor_limit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
-// with the confinement layers.
-std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options, const upgrade::State* previous) {
-  if (previous && !previous->cgroup().empty()) {
-    std::set<std::string> in_use;
-    for (const auto& session : previous->pool().sessions()) in_use.insert(session.cgroup());
-    return Cgroups::take_over(previous->cgroup(), options.worker_limits, in_use);
-  }
-  if (options.sandbox == Sandbox::off) return nullptr;
-  auto opened = Cgroups::open(options.worker_limits);
-  if (opened) return std::move(*opened);
-  if (opened.error().code != ErrorCode::unavailable)
-    log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
-  return nullptr;
 }
 
 // Opens a program, and returns a path of the open file; empty: there is no such path.
@@ -94,6 +78,8 @@ int start_daemon(const ServerOptions& options, const std::vector<std::string>& a
   // Workers of the same user must not read this process's secrets from its memory.
   ::prctl(PR_SET_DUMPABLE, options.sandbox == Sandbox::off ? 1 : 0, 0, 0, 0);
   if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
+  const auto suspended = suspended_files(options);
+  if (!suspended) return fail(suspended.error().message);
   const auto received = receive_state();
   if (!received) return fail(received.error().message);
   const upgrade::State* const previous = *received ? &(*received)->state : nullptr;
@@ -120,6 +106,7 @@ int start_daemon(const ServerOptions& options, const std::vector<std::string>& a
                                                  .rdma = options.rdma,
                                                  .log_level = options.log_level},
                                      .cgroups = open_cgroups(options, previous),
+                                     .suspended = *suspended,
                                      .previous = previous});
   (void)log::flush(kLastLines);
   return status;

@@ -48,6 +48,10 @@ void Administration::serve(OwnedSocket socket) {
                    .migrate = [this](const admin::MigrateSessionRequest& request,
                                      auto answered) { migrate(request, answered); },
                    .upgrade = [this](auto answered) { upgrade(answered); },
+                   .suspend = [this](const admin::SuspendSessionRequest& request,
+                                     auto answered) { suspend(request, answered); },
+                   .resume = [this](const admin::ResumeSessionRequest& request,
+                                    auto answered) { resume(request, answered); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
 }
 
@@ -165,6 +169,50 @@ void Administration::restore_quotas(std::vector<upgrade::ChangedQuota> quotas) {
   }
   for (const auto& changed : quotas)
     log::warning("quota_not_kept", {{"tenant", changed.tenant()}, {"reason", set(changed).error().message}});
+}
+
+void Administration::suspend(const admin::SuspendSessionRequest& request,
+                             const std::function<void(Result<admin::SuspendSessionReply>)>& answered) {
+  const auto told = [answered](const Result<Suspensions::Outcome>& outcome) {
+    if (!outcome) return answered(outcome.error());
+    admin::SuspendSessionReply reply;
+    reply.set_suspended(outcome->done);
+    reply.set_reason(outcome->reason);
+    reply.set_path(outcome->path);
+    reply.set_bytes(outcome->bytes);
+    reply.set_milliseconds(static_cast<uint64_t>(outcome->time.count()));
+    answered(std::move(reply));
+  };
+  const auto asked =
+      pool_.request_suspension(request.session(), {request.to_disk(), request.encrypt()}, told);
+  if (!asked) return answered(asked.error());
+  audit_.administered("suspend", std::to_string(request.session()),
+                      std::string(request.to_disk() ? "to disk" : "to host memory") +
+                          (request.encrypt() ? ", encrypted" : ""));
+}
+
+void Administration::resume(const admin::ResumeSessionRequest& request,
+                            const std::function<void(Result<admin::ResumeSessionReply>)>& answered) {
+  const auto told = [answered](const Result<Suspensions::Outcome>& outcome) {
+    if (!outcome) return answered(outcome.error());
+    admin::ResumeSessionReply reply;
+    reply.set_resumed(outcome->done);
+    reply.set_reason(outcome->reason);
+    reply.set_session(outcome->session);
+    reply.set_milliseconds(static_cast<uint64_t>(outcome->time.count()));
+    answered(std::move(reply));
+  };
+  Suspensions& suspensions = pool_.suspensions();
+  if (!request.file().empty()) {
+    audit_.administered("resume", printable(request.file()), "");
+    return suspensions.resume_file(request.file(), told);
+  }
+  if (printable(request.at()) != request.at())
+    return answered(Error{ErrorCode::invalid, "the address has characters that are not printable"});
+  const auto asked = suspensions.resume(request.session(), request.at(), told);
+  if (!asked) return answered(asked.error());
+  audit_.administered("resume", std::to_string(request.session()),
+                      request.at().empty() ? "" : "at " + request.at());
 }
 
 // Finds a GPU by its number or its UUID.

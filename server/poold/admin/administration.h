@@ -54,6 +54,10 @@ class Administration {
                const std::function<void(Result<admin::MigrateSessionReply>)>& answered);
   void upgrade(const std::function<void(Result<admin::UpgradeReply>)>& answered);
   void restore_quotas(std::vector<upgrade::ChangedQuota> quotas);
+  void suspend(const admin::SuspendSessionRequest& request,
+               const std::function<void(Result<admin::SuspendSessionReply>)>& answered);
+  void resume(const admin::ResumeSessionRequest& request,
+              const std::function<void(Result<admin::ResumeSessionReply>)>& answered);
   Result<uint32_t> gpu_of(const std::string& name) const;
 
   asio::io_context& context_;

@@ -136,6 +136,21 @@ void Audit::upgraded(const std::string& from, size_t sessions) {
   write(log::Level::info, "upgraded", {{"from", cut_name(from)}, {"to", kVersion}, {"sessions", sessions}});
 }
 
+void Audit::suspension(std::string_view event, const SuspendedSession& session,
+                       const SuspendedSession::Outcome& outcome) {
+  std::vector<log::Field> fields{{"session", session.number},
+                                 {"tenant", session.header.tenant()},
+                                 {"lease", session.header.lease()},
+                                 {"to", session.to_disk ? "disk" : "memory"}};
+  if (!session.file.path.empty()) fields.emplace_back("file", cut_name(session.file.path));
+  fields.emplace_back("encrypted", session.file.encrypted ? "yes" : "no");
+  fields.emplace_back("bytes", session.file.bytes);
+  if (outcome.session != 0) fields.emplace_back("as", outcome.session);
+  fields.emplace_back("duration_ms", outcome.time.count());
+  if (!outcome.done) fields.emplace_back("reason", outcome.reason);
+  write(log::Level::info, event, fields);
+}
+
 void Audit::reloaded(const std::string& file, size_t tenants) {
   write(log::Level::info, "reloaded", {{"file", file}, {"tenants", tenants}});
 }

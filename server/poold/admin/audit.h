@@ -40,6 +40,9 @@ class Audit {
                        const Result<Migrations::Outcome>& outcome);
   // Records that this program goes on with the sessions of version `from`.
   void upgraded(const std::string& from, size_t sessions);
+  // Records an event of a suspended session (Suspensions::Told).
+  void suspension(std::string_view event, const SuspendedSession& session,
+                  const SuspendedSession::Outcome& outcome);
   void reloaded(const std::string& file, size_t tenants);
 
  private:

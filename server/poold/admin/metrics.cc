@@ -17,6 +17,25 @@ double seconds_of_ms(int64_t milliseconds) {
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
+void add_suspensions(const admin::Suspensions& from, MetricsPage& page) {
+  page.gauge("suspended_sessions", "Suspended sessions.", static_cast<double>(from.sessions()));
+  auto bytes = page.gauge("suspended_bytes", "Bytes of the files of suspended sessions.");
+  bytes.add({{"in", "memory"}}, static_cast<double>(from.memory_bytes()));
+  bytes.add({{"in", "disk"}}, static_cast<double>(from.disk_bytes()));
+  auto limits = page.gauge("suspended_limit_bytes", "Limit of the files of suspended sessions.");
+  limits.add({{"in", "memory"}}, static_cast<double>(from.memory_limit_bytes()));
+  limits.add({{"in", "disk"}}, static_cast<double>(from.disk_limit_bytes()));
+  auto suspensions = page.counter("suspensions_ended_total", "Requests to suspend a session, by result.");
+  suspensions.add({{"result", "suspended"}}, static_cast<double>(from.suspended()));
+  suspensions.add({{"result", "failed"}}, static_cast<double>(from.not_suspended()));
+  auto ends =
+      page.counter("suspended_sessions_ended_total",
+                   "Suspended sessions that went on, failed to go on and stayed suspended, or were over.");
+  ends.add({{"result", "resumed"}}, static_cast<double>(from.resumed()));
+  ends.add({{"result", "failed"}}, static_cast<double>(from.not_resumed()));
+  ends.add({{"result", "dropped"}}, static_cast<double>(from.dropped()));
+}
+
 void add_poold(const admin::Poold& poold, MetricsPage& page) {
   page.gauge("build_info", "Always 1.").add({{"version", poold.version()}}, 1);
   page.gauge("ready", "1 if poold accepts new sessions.", poold.ready());
@@ -42,6 +61,7 @@ void add_poold(const admin::Poold& poold, MetricsPage& page) {
   migrations.add({{"result", "migrated"}}, static_cast<double>(poold.migrations().migrated()));
   migrations.add({{"result", "failed"}}, static_cast<double>(poold.migrations().failed()));
   migrations.add({{"result", "lost"}}, static_cast<double>(poold.migrations().lost()));
+  add_suspensions(poold.suspensions(), page);
   const admin::ImageCache& cache = poold.image_cache();
   page.gauge("image_cache_images", "Cached module images.", static_cast<double>(cache.images()));
   page.gauge("image_cache_bytes", "Memory used by cached module images.", static_cast<double>(cache.bytes()));
@@ -119,7 +139,7 @@ const Row<admin::Session> kSessionRows[] = {
     {"session_over_quota_total", "Requests refused because of a quota.", kCounter,
      VALUE(Session, m.over_quota())},
     {"session_streams", "Streams of the session.", kGauge, VALUE(Session, m.streams())},
-    {"session_state", "State of the session; 0: running, 1: locked, 2: checkpointed.", kGauge,
+    {"session_state", "State of the session; 0: running, 1: locked, 2: checkpointed, 3: suspended.", kGauge,
      VALUE(Session, static_cast<int>(m.state()))},
     {"session_waits_for_client", "1 if a connection of the session is broken.", kGauge,
      VALUE(Session, m.waiting_ms() != 0)},
@@ -127,6 +147,8 @@ const Row<admin::Session> kSessionRows[] = {
      VALUE(Session, !m.moving_to().empty())},
     {"session_moved_bytes", "Bytes sent by the session's present migration.", kGauge,
      VALUE(Session, m.moved_bytes())},
+    {"session_suspended_bytes", "Bytes of the suspended session's file.", kGauge,
+     VALUE(Session, m.suspended_bytes())},
     {"session_resumed_total", "Broken connections on which the session went on.", kCounter,
      VALUE(Session, m.resumed())},
     {"session_waited_seconds_total", "Time for which broken connections were down.", kCounter,

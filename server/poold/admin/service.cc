@@ -143,18 +143,17 @@ class AdminService::Calls final : public admin::Admin::Service {
 
   Status MigrateSession(grpc::ServerContext* context, const admin::MigrateSessionRequest* request,
                         admin::MigrateSessionReply* reply) override {
-    const CallerSlot slot(migrations_);
-    if (const Status status = slot.check(kMostMigrations, "MigrateSession"); !status.ok()) return status;
-    const auto left = std::chrono::ceil<milliseconds>(context->deadline() - std::chrono::system_clock::now());
-    auto answer = main_thread_.ask_for<Result<admin::MigrateSessionReply>>(
-        [this, request = *request](auto answered) { actions_.migrate(request, std::move(answered)); },
-        std::clamp(left, milliseconds(0), kLongestMigration), [context] { return context->IsCancelled(); });
-    if (!answer && main_thread_.closed()) return gone();
-    if (!answer)
-      return {StatusCode::DEADLINE_EXCEEDED, "the client has not answered yet; the request stands"};
-    if (!*answer) return to_status(answer->error());
-    *reply = std::move(**answer);
-    return Status::OK;
+    return ask_client(context, "MigrateSession", actions_.migrate, *request, *reply);
+  }
+
+  Status SuspendSession(grpc::ServerContext* context, const admin::SuspendSessionRequest* request,
+                        admin::SuspendSessionReply* reply) override {
+    return ask_client(context, "SuspendSession", actions_.suspend, *request, *reply);
+  }
+
+  Status ResumeSession(grpc::ServerContext* context, const admin::ResumeSessionRequest* request,
+                       admin::ResumeSessionReply* reply) override {
+    return ask_client(context, "ResumeSession", actions_.resume, *request, *reply);
   }
 
   Status Upgrade(grpc::ServerContext*, const admin::UpgradeRequest*, admin::UpgradeReply* reply) override {
@@ -213,6 +212,24 @@ class AdminService::Calls final : public admin::Admin::Service {
     if (!answer) return unanswered();
     if (!*answer) return to_status(answer->error());
     if constexpr (!std::is_null_pointer_v<Reply>) *reply = std::move(**answer);
+    return Status::OK;
+  }
+
+  // For requests that a session's client has to fulfil.
+  template <class Action, class Request, class Reply>
+  Status ask_client(grpc::ServerContext* context, const char* method, const Action& action,
+                    const Request& request, Reply& reply) {
+    const CallerSlot slot(migrations_);
+    if (const Status status = slot.check(kMostMigrations, method); !status.ok()) return status;
+    const auto left = std::chrono::ceil<milliseconds>(context->deadline() - std::chrono::system_clock::now());
+    auto answer = main_thread_.ask_for<Result<Reply>>(
+        [&action, request](auto answered) { action(request, std::move(answered)); },
+        std::clamp(left, milliseconds(0), kLongestMigration), [context] { return context->IsCancelled(); });
+    if (!answer && main_thread_.closed()) return gone();
+    if (!answer)
+      return {StatusCode::DEADLINE_EXCEEDED, "the client has not answered yet; the request stands"};
+    if (!*answer) return to_status(answer->error());
+    reply = std::move(**answer);
     return Status::OK;
   }
 

@@ -33,6 +33,13 @@ struct AdminActions {
   std::function<void(const admin::MigrateSessionRequest& request,
                      std::function<void(Result<admin::MigrateSessionReply>)>)>
       migrate;
+  // Likewise.
+  std::function<void(const admin::SuspendSessionRequest& request,
+                     std::function<void(Result<admin::SuspendSessionReply>)>)>
+      suspend;
+  std::function<void(const admin::ResumeSessionRequest& request,
+                     std::function<void(Result<admin::ResumeSessionReply>)>)>
+      resume;
   // Answers within a minute.
   std::function<void(std::function<void(Result<admin::UpgradeReply>)>)> upgrade;
   std::function<bool(pid_t)> may_connect;

@@ -75,10 +75,79 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_resumed(view.breaks.resumed);
   session.set_waited_ms(static_cast<uint64_t>(view.breaks.waited.count()));
   session.set_resent_bytes(view.breaks.resent_bytes);
-  if (view.moving.address.empty()) return;
+  if (view.moving.address.empty() || view.moving.address == Migrations::kToFile) return;
   session.set_moving_to(view.moving.address);
   session.set_moving_ms(static_cast<uint64_t>(view.moving.time.count()));
   session.set_moved_bytes(value(page.migrated_bytes));
+}
+
+// What a suspended session is doing, for people.
+const char* suspension_text(const SuspendedSession& session) {
+  switch (session.state) {
+    case SuspendedSession::State::storing:
+    case SuspendedSession::State::stored: return "suspending";
+    case SuspendedSession::State::suspended: return session.wanted ? "waiting for client" : "suspended";
+    case SuspendedSession::State::restoring:
+    case SuspendedSession::State::restored: return "resuming";
+  }
+  return "";
+}
+
+void fill_suspension(const SuspendedSession& suspended, admin::Session& session) {
+  const auto time = std::chrono::system_clock::now() - suspended.since;
+  const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(time);
+  session.set_suspended_ms(static_cast<uint64_t>(std::max<int64_t>(passed.count(), 1)));
+  session.set_suspended_bytes(suspended.bytes->load());
+  session.set_suspended_to(suspended.file.path.empty() ? (suspended.to_disk ? "disk" : "host memory")
+                                                       : printable(suspended.file.path));
+  session.set_suspended_encrypted(suspended.file.encrypted);
+  session.set_suspension(suspension_text(suspended));
+}
+
+// A session without a worker.
+void fill(const SuspendedSession& suspended, admin::Session& session) {
+  session.set_number(suspended.number);
+  session.set_tenant(suspended.header.tenant());
+  session.set_program(printable(suspended.header.program()));
+  session.set_host(printable(suspended.header.host()));
+  session.set_pid(suspended.header.pid());
+  session.set_address(printable(suspended.header.address()));
+  session.set_started_ms(suspended.header.started_ms());
+  session.set_state(admin::Session::SUSPENDED);
+  fill_suspension(suspended, session);
+}
+
+// Adds the sessions that are suspended, and says of others that they are being suspended.
+void fill_suspensions(const SnapshotSources& sources, admin::Snapshot& snapshot) {
+  sources.pool.suspensions().for_each([&](const SuspendedSession& suspended) {
+    auto& sessions = *snapshot.mutable_sessions();
+    const auto running = std::find_if(sessions.begin(), sessions.end(), [&](const admin::Session& session) {
+      return session.number() == suspended.number;
+    });
+    if (suspended.state < SuspendedSession::State::suspended) {
+      if (running != sessions.end()) fill_suspension(suspended, *running);
+      return;
+    }
+    if (running != sessions.end()) sessions.erase(running);  // its worker is ending
+    fill(suspended, *snapshot.add_sessions());
+  });
+}
+
+void describe_suspensions(const Suspensions& from, admin::Suspensions& to) {
+  uint64_t suspended = 0;
+  from.for_each([&](const SuspendedSession& session) {
+    suspended += session.state >= SuspendedSession::State::suspended;
+  });
+  to.set_sessions(suspended);
+  to.set_memory_bytes(from.files().memory_used());
+  to.set_memory_limit_bytes(from.files().settings().memory_bytes);
+  to.set_disk_bytes(from.files().disk_used());
+  to.set_disk_limit_bytes(from.files().settings().disk_bytes);
+  to.set_suspended(from.counts().suspended);
+  to.set_not_suspended(from.counts().not_suspended);
+  to.set_resumed(from.counts().resumed);
+  to.set_not_resumed(from.counts().not_resumed);
+  to.set_dropped(from.counts().dropped);
 }
 
 void fill(const Usage& usage, admin::Tenant& tenant) {
@@ -173,6 +242,7 @@ admin::Poold describe_poold(const SnapshotSources& sources) {
   poold.mutable_migrations()->set_migrated(migrations.migrated);
   poold.mutable_migrations()->set_failed(migrations.failed);
   poold.mutable_migrations()->set_lost(migrations.lost);
+  describe_suspensions(sources.pool.suspensions(), *poold.mutable_suspensions());
   if (sources.agent) sources.agent->describe(*poold.mutable_pool());
   return poold;
 }
@@ -201,6 +271,7 @@ admin::Snapshot take_snapshot(const SnapshotSources& sources) {
     now.memory.resize(gpus);
     for (size_t gpu = 0; gpu < gpus; ++gpu) now.memory[gpu] += value(view.page.gpus[gpu].memory_used);
   });
+  fill_suspensions(sources, snapshot);
   std::sort(snapshot.mutable_sessions()->begin(), snapshot.mutable_sessions()->end(),
             [](const auto& a, const auto& b) { return a.number() < b.number(); });
   for (auto& [name, now] : tenants) {

@@ -30,6 +30,14 @@ Result<void> check_address(const std::string& address) {
 
 Result<void> Migrations::request(uint64_t session, const std::string& address, Answered answered) {
   if (const auto checked = check_address(address); !checked) return checked;
+  return ask(session, address, -1, std::move(answered));
+}
+
+Result<void> Migrations::request_suspension(uint64_t session, int socket, Answered answered) {
+  return ask(session, kToFile, socket, std::move(answered));
+}
+
+Result<void> Migrations::ask(uint64_t session, const std::string& address, int socket, Answered answered) {
   Worker* const worker = workers_.serving(session);
   const std::string name = "session " + std::to_string(session);
   if (!worker) return Error{ErrorCode::unavailable, "there is no " + name};
@@ -41,8 +49,9 @@ Result<void> Migrations::request(uint64_t session, const std::string& address, A
                      " s ago to migrate to " + open->second.address + ", and has not answered"};
   }
   const uint64_t number = next_number_++;
-  if (const auto sent = send_control<ControlKind::migrate>(worker->socket(), {.number = number}, address);
-      !sent) {
+  const auto sent = send_control<ControlKind::migrate>(worker->socket(), {.number = number},
+                                                       socket < 0 ? address : "", socket);
+  if (!sent) {
     const bool exited = sent.error().code == ErrorCode::closed;  // SIGCHLD has not arrived
     return Error{ErrorCode::closed, exited ? name + " has just ended"
                                            : "the worker of " + name + " does not read its control socket"};
@@ -71,13 +80,15 @@ bool Migrations::ended(Worker& worker, const ControlMessage& message) {
   if (!is_valid(worker, message)) return workers_.end(worker, "invalid report of a migration");
   const auto report = message.body<packet::MigrationEnded>();
   const bool migrated = report.migrated == 1;
-  ++(migrated ? counts_.migrated : counts_.failed);
   if (report.number == 0) {
+    ++counts_.migrated;
     worker.migrated = "migrated at its client's wish";
     return true;
   }
   const Request request = std::move(open_.extract(worker.session).mapped());
-  if (migrated) worker.migrated = "migrated to " + request.address;
+  const bool to_file = request.address == kToFile;
+  if (!to_file) ++(migrated ? counts_.migrated : counts_.failed);
+  if (migrated) worker.migrated = to_file ? "suspended" : "migrated to " + request.address;
   request.answered(Outcome{migrated, message.payload, time_since(request.since)});
   return true;
 }
@@ -85,7 +96,7 @@ bool Migrations::ended(Worker& worker, const ControlMessage& message) {
 void Migrations::session_ended(const Worker& worker, const std::string& how) {
   auto open = open_.extract(worker.session);
   if (open.empty()) return;
-  ++counts_.lost;
+  if (open.mapped().address != kToFile) ++counts_.lost;
   open.mapped().answered(
       Error{ErrorCode::closed, "session " + std::to_string(worker.session) + " has ended: " + how});
 }

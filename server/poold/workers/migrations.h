@@ -1,6 +1,7 @@
-// Passes an operator's request to migrate a session (docs/adr/0037-migration.md) to its worker, and the
-// client's answer back. A session has at most one request at a time, which stays open until the worker
-// answers or the session ends, however long its caller waits. Owned by WorkerPool; poold's thread.
+// Passes an operator's request to migrate a session (docs/adr/0037-migration.md), or to suspend it
+// (docs/adr/0038-suspended-sessions.md), to its worker, and the client's answer back. A session has at most
+// one request at a time, which stays open until the worker answers or the session ends, however long its
+// caller waits. Owned by WorkerPool; poold's thread.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -23,6 +24,7 @@ class Migrations {
   };
   // The error's code is ErrorCode::closed: the session has ended without an answer.
   using Answered = std::function<void(const Result<Outcome>&)>;
+  static constexpr const char* kToFile = "a file";
   struct Counts {
     uint64_t migrated = 0;  // includes sessions that their clients have migrated without a request
     uint64_t failed = 0;    // the client, or its worker for it, has declined or failed
@@ -37,9 +39,11 @@ class Migrations {
   // refused: it has an open request; invalid: the address is empty, too long or not printable; closed: the
   // session is ending, or its worker does not read.
   Result<void> request(uint64_t session, const std::string& address, Answered answered);
+  // The same, to suspend the session: its worker sends it to `socket`, which stays the caller's.
+  Result<void> request_suspension(uint64_t session, int socket, Answered answered);
   // The request that the session has not answered; an empty address: none.
   struct Open {
-    std::string address;
+    std::string address;  // kToFile: the session is being suspended
     std::chrono::milliseconds time{0};
   };
   Open open(uint64_t session) const;
@@ -62,6 +66,7 @@ class Migrations {
     Answered answered;
   };
 
+  Result<void> ask(uint64_t session, const std::string& address, int socket, Answered answered);
   bool is_valid(const Worker& worker, const ControlMessage& message) const;
 
   Workers& workers_;

@@ -65,6 +65,14 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       state_changes_(workers_, devices_, settings_.host_memory_for_checkpoints),
       dumps_(context, workers_, [this](const Worker& worker) { return view_of(worker); }),
       migrations_(workers_),
+      suspensions_(context, workers_, migrations_, {settings_.suspended, settings_.resume_timeout},
+                   {.assign = [this](Client client) { assign(std::move(client)); },
+                    .refuse = refuse_,
+                    .end_session =
+                        [this](uint64_t session, const std::string& reason) {
+                          (void)end_serving(session, reason, log::Level::info);
+                        },
+                    .new_number = [this] { return next_session_++; }}),
       abandoned_(context, workers_,
                  [this](uint64_t session, const std::string& reason) {
                    (void)end_session(session, reason, log::Level::info);
@@ -99,6 +107,7 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::start(std::function<void(Result<void>)> first_result) {
   first_result_ = std::move(first_result);
   watch_child_exits();
+  suspensions_.start();
   start_missing_workers();
 }
 
@@ -270,6 +279,7 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   if (worker.state == Stage::serving) {
     const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
     migrations_.session_ended(worker, how);
+    suspensions_.session_ended(worker);
     session_ended(worker, how, crashed);
   } else if (!stopping_ && !paused_) {
     start_failed(worker.failure.empty() ? "a worker exited before it had a client (" + how + ")"
@@ -323,6 +333,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   peers_.close();
   dumps_.stop();
   abandoned_.stop();
+  suspensions_.stop();
   refuse_unserved(waiting_.take_all(), control::HelloReply::BUSY, "poold is shutting down");
   for (auto& [pid, worker] : workers_.all()) {
     worker->deadline.cancel();

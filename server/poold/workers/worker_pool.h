@@ -41,6 +41,7 @@
 #include "server/poold/workers/session_view.h"
 #include "server/poold/workers/shares.h"
 #include "server/poold/workers/state_changes.h"
+#include "server/poold/workers/suspensions.h"
 #include "server/poold/workers/tenant_code.h"
 #include "server/poold/workers/tenant_partitions.h"
 #include "server/poold/workers/workers.h"
@@ -77,6 +78,7 @@ class WorkerPool {
     // How long a client waits for a worker. Less than the client's own timeout, by default 20 s
     // (connect_timeout plus dead_peer_timeout).
     std::chrono::milliseconds client_patience{15'000};
+    SuspendedFiles::Settings suspended;
     Networks peers;  // allowed destinations of copies to other servers
     quota::Arbiter::Settings turns{};
     // Called before each session. Returns why no session may begin now, if so.
@@ -105,6 +107,8 @@ class WorkerPool {
   // Passes the connection of a client that proves the key of its session to the session's worker, or refuses
   // it. Takes ownership of its descriptor.
   void resume(Client client);
+  // Takes the client of a suspended session.
+  void returns(Client client) { suspensions_.returns(std::move(client)); }
   // Finds the copy that another server's hello names; empty: no session here has it.
   std::optional<PeerCopy> find_peer_copy(const wire::PeerHello& hello) const { return peers_.find(hello); }
 
@@ -130,6 +134,9 @@ class WorkerPool {
   using Reason = std::function<std::optional<std::string>(const Client&)>;
   void end_sessions(const Reason& reason, log::Level level);
   size_t sessions_of(const std::string& tenant) const;  // includes clients that wait for a worker
+  size_t all_sessions_of(const std::string& tenant) const {  // and suspended ones
+    return sessions_of(tenant) + suspensions_.count(tenant);
+  }
   bool is_worker(pid_t pid) const { return workers_.all().contains(pid); }
   // Changes of sessions' states for programs of their tenant.
   StateChanges& state_changes() { return state_changes_; }
@@ -142,6 +149,11 @@ class WorkerPool {
   void request_migrations(const std::string& tenant, const std::string& address,
                           const std::function<void(const std::string&)>& failed);
   const Migrations::Counts& migration_counts() const { return migrations_.counts(); }
+  // Has a session's client suspend it. ErrorCode::closed also if the session is locked.
+  Result<void> request_suspension(uint64_t session, const Suspensions::Order& order,
+                                  Suspensions::Answered answered);
+  Suspensions& suspensions() { return suspensions_; }
+  const Suspensions& suspensions() const { return suspensions_; }
   // Register a callback for the end of each session (with the reason, and whether the worker crashed) or for
   // its start. Callbacks are never removed.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
@@ -223,6 +235,10 @@ class WorkerPool {
   void begin_session(Worker& worker, const Client& client, const packet::Session& session);
   Result<void> send_session(Worker& worker, const Client& client, const packet::Session& session,
                             std::string_view groups);
+  // Answers a client that gets no worker now.
+  void turn_away(Client client, Refusal refusal);
+  Result<void> end_serving(uint64_t session, const std::string& reason, log::Level level);
+  Result<void> check_unlocked(uint64_t session, const char* what) const;
   SessionView view_of(const Worker& worker) const;  // worker_pool_admin.cc
 
   // Upgrades (worker_pool_upgrade.cc).
@@ -263,6 +279,7 @@ class WorkerPool {
   StateChanges state_changes_;
   Dumps dumps_;
   Migrations migrations_;
+  Suspensions suspensions_;
   AbandonedSessions abandoned_;
   ClientQueue waiting_;
 

@@ -46,6 +46,11 @@ void WorkerPool::for_each_session(const std::function<void(const SessionView&)>&
 }
 
 Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason, log::Level level) {
+  if (suspensions_.end(session, reason)) return {};
+  return end_serving(session, reason, level);
+}
+
+Result<void> WorkerPool::end_serving(uint64_t session, const std::string& reason, log::Level level) {
   for (const auto& [pid, worker] : workers_.all()) {
     if (worker->state != Stage::serving || worker->session != session) continue;
     if (!worker->ending.empty()) return {};
@@ -70,13 +75,22 @@ void WorkerPool::kill_after(const std::shared_ptr<Worker>& worker, std::chrono::
 // A locked session executes no commands, so poold could not hear its client's answer.
 Result<void> WorkerPool::request_migration(uint64_t session, const std::string& address,
                                            Migrations::Answered answered) {
-  const Worker* const worker = workers_.serving(session);
-  if (worker && state_changes_.of(*worker).state != wire::ProcessState::running) {
-    return Error{ErrorCode::closed, "session " + std::to_string(session) + " is locked by " +
-                                        printable(state_changes_.of(*worker).by) +
-                                        ": it can migrate when it is unlocked"};
-  }
+  if (auto unlocked = check_unlocked(session, "migrate"); !unlocked) return unlocked;
   return migrations_.request(session, address, std::move(answered));
+}
+
+Result<void> WorkerPool::check_unlocked(uint64_t session, const char* what) const {
+  const Worker* const worker = workers_.serving(session);
+  if (!worker || state_changes_.of(*worker).state == wire::ProcessState::running) return {};
+  return Error{ErrorCode::closed, "session " + std::to_string(session) + " is locked by " +
+                                      printable(state_changes_.of(*worker).by) + ": it can " + what +
+                                      " when it is unlocked"};
+}
+
+Result<void> WorkerPool::request_suspension(uint64_t session, const Suspensions::Order& order,
+                                            Suspensions::Answered answered) {
+  if (auto unlocked = check_unlocked(session, "be suspended"); !unlocked) return unlocked;
+  return suspensions_.suspend(session, order, std::move(answered));
 }
 
 void WorkerPool::request_migrations(const std::string& tenant, const std::string& address,
@@ -90,6 +104,10 @@ void WorkerPool::request_migrations(const std::string& tenant, const std::string
     };
     if (auto asked = request_migration(worker.session, address, answered); !asked)
       failed(asked.error().message);
+  });
+  suspensions_.for_each([&](const SuspendedSession& session) {
+    if (session.header.tenant() == tenant)
+      failed("session " + std::to_string(session.number) + " is suspended: it can move when it is resumed");
   });
 }
 
@@ -105,9 +123,10 @@ void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
     if (worker->state != Stage::serving) continue;
     if (auto why = reason(worker->client)) running.emplace_back(worker->session, *std::move(why));
   }
-  for (const auto& [session, why] : running) (void)end_session(session, why, level);
+  for (const auto& [session, why] : running) (void)end_serving(session, why, level);
+  suspensions_.end_all(reason);
   for (auto& [client, why] : waiting_.take(reason))
-    refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
+    turn_away(std::move(client), {control::HelloReply::DENIED, std::move(why)});
 }
 
 }  // namespace gpupool::server

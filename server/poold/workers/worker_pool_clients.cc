@@ -46,14 +46,14 @@ bool add_connection(const Client& client, Body& body) {
 
 void WorkerPool::assign(Client client) {
   if (stopping_) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
+    turn_away(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
     return;
   }
-  if (const auto refusal = settings_.refuses()) return refuse_(std::move(client), *refusal);
+  if (const auto refusal = settings_.refuses()) return turn_away(std::move(client), *refusal);
   // Without a slot it waits briefly: the client of one may have just been killed.
   if (auto why = no_slot_for(client.tenant, next_place(client.tenant));
       why && waiting_.size() >= kMostHopeless)
-    return refuse_(std::move(client), {control::HelloReply::BUSY, *std::move(why)});
+    return turn_away(std::move(client), {control::HelloReply::BUSY, *std::move(why)});
   for (const auto& [pid, worker] : workers_.all()) {
     if (worker->state != Stage::idle || !has_slot_for(client.tenant)) continue;
     if (hand_over(*worker, client)) {
@@ -62,7 +62,7 @@ void WorkerPool::assign(Client client) {
     }
   }
   if (cannot_start()) {
-    refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
+    turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
     return;
   }
   waiting_.add(std::move(client));
@@ -103,7 +103,7 @@ void WorkerPool::serve_waiting() {
     auto next = waiting_.take_first([this](const Client& client) { return has_slot_for(client.tenant); });
     if (!next) break;
     if (const auto refusal = settings_.refuses()) {
-      refuse_(std::move(next->client), *refusal);
+      turn_away(std::move(next->client), *refusal);
     } else if (!hand_over(*worker, next->client)) {
       waiting_.put_back(*std::move(next));
       break;
@@ -117,7 +117,7 @@ void WorkerPool::give_up_waiting(Client client) {
   if (!why)
     why = "no worker became ready within " + std::to_string(settings_.client_patience.count() / 1000) +
           " s; try again later";
-  refuse_(std::move(client), {control::HelloReply::BUSY, *std::move(why)});
+  turn_away(std::move(client), {control::HelloReply::BUSY, *std::move(why)});
 }
 
 void WorkerPool::free_slots_for_waiting() {
@@ -133,7 +133,12 @@ void WorkerPool::free_slots_for_waiting() {
 
 void WorkerPool::refuse_unserved(std::vector<Client> clients, control::HelloReply::Status status,
                                  const std::string& why) {
-  for (Client& client : clients) refuse_(std::move(client), {status, why});
+  for (Client& client : clients) turn_away(std::move(client), {status, why});
+}
+
+void WorkerPool::turn_away(Client client, Refusal refusal) {
+  if (client.suspended) return suspensions_.not_assigned(std::move(client), refusal);
+  refuse_(std::move(client), std::move(refusal));
 }
 
 void WorkerPool::attach(Client client) {
@@ -241,7 +246,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   const Tenant* const tenant = tenants_.find(client.tenant);
   session.resume_timeout_ms = resume_timeout_of(tenant).count();
   if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
-    refuse_(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
+    turn_away(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
     return true;
   }
   if (tenant && tenant->leased) {
@@ -254,18 +259,19 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     return false;
   }
   if (!add_connection(client, session)) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "cannot hand over the TLS connection; try again"});
+    turn_away(std::move(client),
+              {control::HelloReply::BUSY, "cannot hand over the TLS connection; try again"});
     return true;
   }
   auto account_slot = accounts_.take(client.tenant);
   if (!account_slot) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, account_slot.error().message});
+    turn_away(std::move(client), {control::HelloReply::BUSY, account_slot.error().message});
     return true;
   }
   partitions_.update();  // the configuration may have changed
   const auto groups = partitions_.take(next_session_, client.tenant);
   if (!groups) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
+    turn_away(std::move(client), {control::HelloReply::BUSY, groups.error().message});
     return true;
   }
   worker.account_slot = std::move(*account_slot);
@@ -285,6 +291,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   }
   const bool has_partition = !partitions_.partitions().groups_of(client.tenant).empty();
   turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
+  if (client.suspended) suspensions_.begin_restoring(client, worker);
   if (client.tls) client.tls->end();  // the client continues with the worker
   close_shared(client.descriptor);
   return true;

@@ -1,0 +1,13 @@
+// What the options say of suspended sessions. At poold's start, before other threads.
+#pragma once
+#include "common/result.h"
+#include "server/poold/options.h"
+#include "server/poold/workers/suspended_files.h"
+
+namespace gpupool::server {
+
+// Reads the key. ErrorCode::invalid: the key file cannot be read, is too short, or others can read it; or the
+// folder cannot be used.
+Result<SuspendedFiles::Settings> suspended_files(const ServerOptions& options);
+
+}  // namespace gpupool::server
