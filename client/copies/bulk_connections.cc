@@ -104,6 +104,14 @@ std::shared_ptr<BulkConnections::Prepared> BulkConnections::prepare(Parameters p
   return nullptr;
 }
 
+void BulkConnections::leave() {
+  std::unique_lock lock(mutex_);
+  preparing_ = true;
+  posted_.wait(lock, [this] { return state_.load() != kOpening; });
+  retire(links_);
+  posted_.notify_all();
+}
+
 void BulkConnections::stay(const std::shared_ptr<Prepared>& prepared) {
   const std::lock_guard lock(mutex_);
   preparing_ = false;

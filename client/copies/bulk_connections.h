@@ -71,6 +71,9 @@ class BulkConnections {
   std::shared_ptr<Prepared> prepare(Parameters parameters, Reconnector::Terms terms);
   void stay(const std::shared_ptr<Prepared>& prepared);
   void switch_to(const std::shared_ptr<Prepared>& prepared);
+  // The session leaves its server: closes the present ones. prepare() and switch_to() follow, perhaps much
+  // later; nothing may be underway until then.
+  void leave();
   // Returns true if bulk connections are open. The first call starts to open them in the background.
   bool ready();
   // Opens them and blocks until they are open.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "client/process/identity.h"
+#include "client/process/process.h"
 #include "client/session/peer_address.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/driver/cuda_header.h"
@@ -16,9 +18,12 @@ namespace {
 using transport::Clock;
 using Use = transport::RdmaOptions::Use;
 
-constexpr uint64_t kAdoptSequence = 1;  // adopt_session is the first command
-// The server may have to compile code and zero memory.
-constexpr std::chrono::seconds kAdoptTime{120};
+// A lease that moves gets a token for the other server, which pool-lease writes into the lease file. The
+// order to move may arrive earlier.
+constexpr std::chrono::milliseconds kTokenTime{2000}, kTokenPause{20};
+constexpr std::chrono::milliseconds kLookForBreak{250};
+// How long a server lets the client of a suspended session wait for an answer, and more.
+constexpr std::chrono::seconds kSuspendedAnswerTime{15};
 
 // Attributes in which GPUs of one kind differ: the PCI bus, device and domain.
 bool is_of_place(int attribute) {
@@ -42,7 +47,37 @@ Result<void> compare_one(const hello::Device& known, const hello::Device& other,
   return {};
 }
 
+void name_suspended(hello::Hello& hello, Migrator::Suspended& suspended, uint32_t link) {
+  hello.session_id = suspended.session_id;
+  hello.bulk_link = link;
+  hello.resume_attempt = ++suspended.attempts;
+  const auto proof = peers::prove_resume(suspended.resume_key, link, hello.resume_attempt, 0);
+  hello.resume_proof.assign(proof.begin(), proof.end());
+}
+
 }  // namespace
+
+Result<Settings> settings_for(const std::string& address, Settings settings) {
+  settings.server = address;
+  const auto named = servers_now();
+  // Without a lease the servers share the tenant's token.
+  if (named && std::ranges::all_of(*named, [](const auto& server) { return server.token.empty(); }))
+    return settings;
+  for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;;) {
+    const auto servers = servers_now();
+    if (!servers) return servers.error();
+    for (const LeasedServer& server : *servers) {
+      for (const LeasedServer* const one : {&server, server.next.empty() ? nullptr : &server.next.front()}) {
+        if (!one || one->endpoint.text() != address) continue;
+        settings.token = one->token;
+        return settings;
+      }
+    }
+    if (std::chrono::steady_clock::now() > stop)
+      return Error{ErrorCode::refused, "the lease has no GPUs at " + address};
+    std::this_thread::sleep_for(kTokenPause);
+  }
+}
 
 Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, bool same_server,
                                                  const Settings& settings) {
@@ -51,21 +86,52 @@ Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, boo
   if (server->scheme != "tcp" && !(server->scheme == "tls" && same_server))
     return Error{ErrorCode::refused,
                  "sessions can only move to tcp:// addresses, because servers connect to each other"};
-  transport::Options options;
-  options.connect_timeout = settings.connect_timeout;
-  options.dead_peer_timeout = settings.dead_peer_timeout;
-  options.tls = settings.tls;
-  options.rdma.use = Use::never;
-  options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
-  std::unique_ptr<Migrator> migrator(new Migrator(*server, options));
-  auto carrier = transport::connect(*server, options);
-  if (!carrier) return carrier.error();
-  migrator->connection_ = std::make_unique<transport::ResumableConnection>(std::move(*carrier));
-  if (auto said = migrator->say_hello(settings); !said) return said.error();
+  auto migrator = connect(*server, settings);
+  if (!migrator) return migrator;
+  if (auto said = (*migrator)->say_hello(settings, nullptr); !said) return said.error();
   return migrator;
 }
 
-Result<void> Migrator::say_hello(const Settings& settings) {
+Result<std::unique_ptr<Migrator>> Migrator::come_back(const std::string& address, const Settings& settings,
+                                                      Suspended& suspended) {
+  auto server = transport::Endpoint::parse(address);
+  if (!server) return server.error();
+  auto migrator = connect(*server, settings);
+  if (!migrator) return migrator;
+  if (auto said = (*migrator)->say_hello(settings, &suspended); !said) return said.error();
+  return migrator;
+}
+
+Result<std::unique_ptr<Migrator>> Migrator::connect(const transport::Endpoint& server,
+                                                    const Settings& settings) {
+  transport::Options options;
+  options.connect_timeout = settings.connect_timeout;
+  options.dead_peer_timeout = settings.dead_peer_timeout;
+  options.rdma.use = Use::never;
+  options.tls = settings.tls;
+  options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
+  std::unique_ptr<Migrator> migrator(new Migrator(server, options));
+  auto carrier = transport::connect(server, options);
+  if (!carrier) return carrier.error();
+  migrator->connection_ = std::make_unique<transport::ResumableConnection>(std::move(*carrier));
+  return migrator;
+}
+
+Result<void> Migrator::forget(const std::string& address, const Settings& settings, Suspended& suspended) {
+  auto server = transport::Endpoint::parse(address);
+  if (!server) return server.error();
+  auto migrator = connect(*server, settings);
+  if (!migrator) return migrator.error();
+  hello::Hello hello = introduction();
+  hello.tenant = settings.tenant;
+  hello.token = settings.token;
+  name_suspended(hello, suspended, wire::kForgetsLink);
+  const auto deadline = Clock::now() + settings.connect_timeout;
+  const auto reply = hello::exchange_patiently(*(*migrator)->connection_, hello, deadline);
+  return reply ? Result<void>() : reply.error();
+}
+
+Result<void> Migrator::say_hello(const Settings& settings, Suspended* suspended) {
   hello::Hello hello = introduction();
   hello.tenant = settings.tenant;
   hello.token = settings.token;
@@ -73,14 +139,21 @@ Result<void> Migrator::say_hello(const Settings& settings) {
   hello.takes_quota_refusals = true;
   hello.can_resume = true;
   hello.can_migrate = true;
-  const auto deadline = Clock::now() + settings.connect_timeout + settings.dead_peer_timeout;
-  auto reply = hello::exchange(*connection_, hello, deadline);
+  if (suspended) name_suspended(hello, *suspended, wire::kReturnsLink);
+  if (suspended) hello.failure = suspended->failure;
+  const auto deadline = Clock::now() + settings.connect_timeout + settings.dead_peer_timeout +
+                        (suspended ? kSuspendedAnswerTime : std::chrono::seconds(0));
+  auto reply = suspended ? hello::exchange_patiently(*connection_, hello, deadline)
+                         : hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
   reply_ = std::move(*reply);
+  if (suspended) suspended->failure.clear();
+  if (reply_.status != hello::Status::ok) return {};
   if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded;
   if (reply_.resume_timeout_ms == 0)
     return Error{ErrorCode::refused, "its sessions cannot be resumed; see --resume-timeout of poold"};
   connection_->start();
+  connection_->keep_deadlines();
   return {};
 }
 
@@ -120,17 +193,30 @@ Result<wire::PeerTarget> Migrator::target() const {
   return target;
 }
 
-Result<uint64_t> Migrator::adopted() {
-  const auto deadline = Clock::now() + kAdoptTime;
+Result<void> Migrator::receive(std::span<std::byte> buffer, Clock::time_point deadline) {
+  while (!buffer.empty()) {
+    const auto got = connection_->receive_some(buffer);
+    if (!got) return got.error();
+    buffer = buffer.subspan(*got);
+    if (*got != 0) continue;
+    const auto now = Clock::now();
+    if (connection_->broken()) return Error{ErrorCode::lost, "the connection broke"};
+    if (now >= deadline) return Error{ErrorCode::lost, "it does not answer"};
+    const auto ready = connection_->wait(true, false, std::min(deadline, now + kLookForBreak));
+    if (!ready) return ready.error();
+  }
+  return {};
+}
+
+Result<uint64_t> Migrator::adopted(std::chrono::seconds longest) {
+  const auto deadline = Clock::now() + longest;
   while (true) {
     wire::MessageHeader header;
-    auto got =
-        transport::receive_exact(*connection_, std::as_writable_bytes(std::span(&header, 1)), deadline);
+    auto got = receive(std::as_writable_bytes(std::span(&header, 1)), deadline);
     if (!got) return got.error();
     if (header.length > wire::kMaxBodyBytes) return Error{ErrorCode::malformed, "its message is too long"};
     std::vector<std::byte> body(header.length);
-    if (header.length != 0) got = transport::receive_exact(*connection_, body, deadline);
-    if (!got) return got.error();
+    if (got = receive(body, deadline); !got) return got.error();
     if (header.acknowledged != 0) connection_->acknowledge_low(header.acknowledged);
     wire::Reader reader(body);
     if (header.kind == wire::MessageKind::end)

@@ -1,7 +1,10 @@
-// A new session on another server, to which a session of this process moves (docs/adr/0037-migration.md).
-// Session::migrate() has the order of the steps. One thread.
+// A new session, on which a session of this process goes on: on another server to which it moves
+// (docs/adr/0037-migration.md), or after it was suspended (docs/adr/0038-suspended-sessions.md).
+// Session::migrate() and Session::suspend() have the order of the steps. One thread.
 #pragma once
+#include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,11 +15,28 @@
 
 namespace gpupool::client {
 
+// The settings for a session with this server, with the token that the lease file has for it.
+Result<Settings> settings_for(const std::string& address, Settings settings);
+
+constexpr uint64_t kAdoptSequence = 1;  // adopt_session is the first command
+
 class Migrator {
  public:
   // Connects to the server and starts a session there. `same_server`: the session is there already.
   static Result<std::unique_ptr<Migrator>> open(const std::string& address, bool same_server,
                                                 const Settings& settings);
+  // A suspended session, as its server's hello has named it.
+  struct Suspended {
+    std::string session_id, resume_key;
+    uint64_t attempts = 0;     // to return to it
+    std::string failure = {};  // why the last one failed, until the server was told
+  };
+  // Asks the server for a suspended session, and waits while the server does. If reply().status is not `ok`,
+  // the session is still suspended. ErrorCode::refused: the session is over.
+  static Result<std::unique_ptr<Migrator>> come_back(const std::string& address, const Settings& settings,
+                                                     Suspended& suspended);
+  // Tells the server that a suspended session goes on, so that it removes the file.
+  static Result<void> forget(const std::string& address, const Settings& settings, Suspended& suspended);
 
   // Checks that all that the program was told about its devices is true of this server's. The error says what
   // differs.
@@ -26,7 +46,7 @@ class Migrator {
   // For the worker that sends the session. ErrorCode::refused: no worker can connect to this server.
   Result<wire::PeerTarget> target() const;
   // Waits for the answer to ask_to_adopt(). Returns the number of the last command that the server counts.
-  Result<uint64_t> adopted();
+  Result<uint64_t> adopted(std::chrono::seconds longest);
 
   const hello::HelloReply& reply() const { return reply_; }
   const transport::Endpoint& server() const { return server_; }
@@ -37,7 +57,11 @@ class Migrator {
  private:
   Migrator(transport::Endpoint server, transport::Options options)
       : server_(std::move(server)), options_(std::move(options)) {}
-  Result<void> say_hello(const Settings& settings);
+  Result<void> say_hello(const Settings& settings, Suspended* suspended);
+  // Nothing mends this connection yet, so its break is an error.
+  Result<void> receive(std::span<std::byte> buffer, transport::Clock::time_point deadline);
+  static Result<std::unique_ptr<Migrator>> connect(const transport::Endpoint& server,
+                                                   const Settings& settings);
 
   const transport::Endpoint server_;
   const transport::Options options_;

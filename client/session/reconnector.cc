@@ -70,9 +70,17 @@ void Reconnector::switch_to(Terms terms, std::unique_ptr<transport::ResumableCon
   changed_.wait(lock, [this] { return !next_ || connection_.over(); });
 }
 
+void Reconnector::give_up(const Error& why) {
+  const std::lock_guard lock(mutex_);
+  switching_ = false;
+  connection_.give_up(why);
+  changed_.notify_all();
+}
+
 bool Reconnector::switched() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !switching_; });
+  if (connection_.over()) return true;
   if (!next_) return false;
   terms_ = std::move(next_terms_);
   attempts_ = 0;

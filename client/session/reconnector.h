@@ -38,6 +38,8 @@ class Reconnector {
   // Continues with the other peer, where `next` has the carrier, and returns then. From now on breaks are
   // mended with these terms.
   void switch_to(Terms terms, std::unique_ptr<transport::ResumableConnection> next);
+  // Instead of switch_to(): the session has nowhere to go on.
+  void give_up(const Error& why);
 
  private:
   void run();

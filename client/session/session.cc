@@ -182,8 +182,16 @@ Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const t
 void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
                              const transport::Options& options) {
   const Reconnector::Terms terms = resume_terms(reply, server, options);
+  remember_home(reply);
   links_.resume_with(terms);
   reconnector_.start(terms);
+}
+
+void Session::remember_home(const hello::HelloReply& reply) {
+  const std::lock_guard lock(server_mutex_);
+  session_id_ = reply.session_id;
+  resume_key_ = reply.resume_key;
+  resume_timeout_ = std::chrono::milliseconds(reply.resume_timeout_ms);
 }
 
 // Called when a batch is about to be sent.

@@ -6,6 +6,7 @@
 // returns failure(). Thread-safe.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -166,9 +167,11 @@ class Session {
   CUresult before_call(Context* context);
   static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
 
-  // Moves the session to another server (migrator.h). Returns why it stays where it is. One call at a time;
-  // blocks.
+  // Moves the session to another server (migrator.h). Returns why it stays where it is. One call at a time,
+  // also of suspend(); blocks.
   Result<void> migrate(const std::string& address, uint64_t wish);
+  // Suspends the session, and returns when it was resumed. Calls wait until then.
+  Result<void> suspend(uint64_t wish);
 
   void fail(const Error& error);
   // The program is ending: if the connection ends now, the server does not wait for another one. Later calls
@@ -195,9 +198,23 @@ class Session {
                           const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
   Result<void> begin_migration(const wire::PeerTarget& peer);
   Result<bool> try_to_begin(const wire::PeerTarget& peer);
-  Result<bool> try_to_migrate(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links,
-                              uint64_t wish, std::chrono::milliseconds patience, std::string* why_not_ready);
-  void switch_to(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish);
+  // Called when the server has sent everything, and no command is underway. An error: the session stays.
+  using GoOn = std::function<Result<void>()>;
+  Result<void> leave_when_ready(const GoOn& go_on_elsewhere);
+  Result<bool> try_to_leave(std::chrono::milliseconds patience, std::string* why_not_ready,
+                            const GoOn& go_on_elsewhere);
+  Result<void> check_adopted(Migrator& target, std::chrono::seconds longest);
+  void say_farewell(uint64_t wish);
+  void continue_on(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links);
+  // session_suspension.cc
+  struct Absence;
+  Result<void> stay_away(Absence& absence, uint64_t wish);
+  Result<void> await_resumption(Absence& absence);
+  Result<void> ask_until_resumed(Absence& absence);
+  Result<bool> try_to_come_back(Absence& absence);
+  Result<void> adopt_again(Migrator& target);
+  // What the server's hello has said, for a later return.
+  void remember_home(const hello::HelloReply& reply);
   Reconnector::Terms resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
                                   const transport::Options& options) const;
   BulkConnections::Parameters bulk_parameters(const hello::HelloReply& reply,
@@ -219,7 +236,9 @@ class Session {
   wire::AddressRange proposed_{};  // proposed by the server in its hello
   int driver_version_ = 0;
   std::atomic<const std::string*> server_;
-  mutable std::mutex server_mutex_;  // guards image_nonce_ and largest_image_
+  mutable std::mutex server_mutex_;  // guards session_id_ to largest_image_
+  std::string session_id_, resume_key_;
+  std::chrono::milliseconds resume_timeout_{0};
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
   std::atomic<uint64_t> server_id_{0};

@@ -1,9 +1,7 @@
 // The part of Session that moves it to another server (docs/adr/0037-migration.md).
-#include <algorithm>
 #include <thread>
 
 #include "client/process/log.h"
-#include "client/process/process.h"
 #include "client/session/migrator.h"
 #include "client/session/session.h"
 #include "common/text/printable.h"
@@ -14,33 +12,8 @@ namespace {
 
 // How long a server may wait for the end of work while the program's commands are held back.
 constexpr std::chrono::milliseconds kFirstPatience{100}, kLongestPatience{5000};
-
-// A lease that moves gets a token for the other server, which pool-lease writes into the lease file. The
-// order to move may arrive earlier.
-constexpr std::chrono::milliseconds kTokenTime{2000}, kTokenPause{20};
-
-// The settings for a session with this server, with the token that the lease file has for it.
-Result<Settings> settings_for(const std::string& address, Settings settings) {
-  settings.server = address;
-  const auto named = servers_now();
-  // Without a lease the servers share the tenant's token.
-  if (named && std::ranges::all_of(*named, [](const auto& server) { return server.token.empty(); }))
-    return settings;
-  for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;;) {
-    const auto servers = servers_now();
-    if (!servers) return servers.error();
-    for (const LeasedServer& server : *servers) {
-      for (const LeasedServer* const one : {&server, server.next.empty() ? nullptr : &server.next.front()}) {
-        if (!one || one->endpoint.text() != address) continue;
-        settings.token = one->token;
-        return settings;
-      }
-    }
-    if (std::chrono::steady_clock::now() > stop)
-      return Error{ErrorCode::refused, "the lease has no GPUs at " + address};
-    std::this_thread::sleep_for(kTokenPause);
-  }
-}
+// The other server may have to compile code and zero memory.
+constexpr std::chrono::seconds kAdoptTime{120};
 
 Error refusal(const Waiter& waiter) {
   wire::Reader reader(waiter.body);
@@ -61,7 +34,8 @@ bool Session::on_migration_wish(std::span<const std::byte> body) {
   std::thread([this, wish, address] {
     const bool busy = migrating_.exchange(true);
     const auto migrated = busy ? Result<void>(Error{ErrorCode::refused, "the session is migrating already"})
-                               : migrate(address, wish.number);
+                          : address.empty() ? suspend(wish.number)
+                                            : migrate(address, wish.number);
     if (!migrated) {
       const std::string reason = printable_message(migrated.error().message);
       log_debug("the session stays with server %s: %s", server().c_str(), reason.c_str());
@@ -105,11 +79,21 @@ Result<void> Session::migrate_to(Migrator& target, const wire::PeerTarget& peer,
                                  const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish) {
   if (auto asked = target.ask_to_adopt(); !asked) return asked;
   if (auto begun = begin_migration(peer); !begun) return begun;
+  return leave_when_ready([&]() -> Result<void> {
+    if (auto adopted = check_adopted(target, kAdoptTime); !adopted) return adopted;
+    reconnector_.expect_switch();
+    say_farewell(wish);
+    continue_on(target, links);
+    return {};
+  });
+}
+
+Result<void> Session::leave_when_ready(const GoOn& go_on_elsewhere) {
   std::string why_not_ready;
   for (auto patience = kFirstPatience;; patience *= 2) {
-    const auto migrated = try_to_migrate(target, links, wish, patience, &why_not_ready);
-    if (!migrated) return migrated.error();
-    if (*migrated) return {};
+    const auto left = try_to_leave(patience, &why_not_ready, go_on_elsewhere);
+    if (!left) return left.error();
+    if (*left) return {};
     if (patience > kLongestPatience)
       return Error{ErrorCode::refused, why_not_ready.empty()
                                            ? "its work on the device does not end, or waits for the program"
@@ -147,9 +131,8 @@ Result<bool> Session::try_to_begin(const wire::PeerTarget& peer) {
 }
 
 // Returns false if the server is not ready. The program's commands wait meanwhile.
-Result<bool> Session::try_to_migrate(Migrator& target,
-                                     const std::shared_ptr<BulkConnections::Prepared>& links, uint64_t wish,
-                                     std::chrono::milliseconds patience, std::string* why_not_ready) {
+Result<bool> Session::try_to_leave(std::chrono::milliseconds patience, std::string* why_not_ready,
+                                   const GoOn& go_on_elsewhere) {
   // Neither copies between servers nor descriptors may be underway.
   const std::scoped_lock others(peer_copy_, share_mutex_);
   Waiter waiter{.id = static_cast<uint16_t>(wire::Command::migrate_session)};
@@ -168,31 +151,40 @@ Result<bool> Session::try_to_migrate(Migrator& target,
     result = false;
   } else if (waiter.result != CUDA_SUCCESS) {
     result = refusal(waiter);
-  } else if (const auto adopted = target.adopted(); !adopted) {
-    result = Error{adopted.error().code, target.server().text() + ": " + adopted.error().message};
-  } else if (*adopted != queue_.last_sequence()) {
-    result = Error{ErrorCode::malformed, target.server().text() + ": it counts another number of commands"};
-  } else {
-    switch_to(target, links, wish);
+  } else if (auto gone_on = go_on_elsewhere(); !gone_on) {
+    result = gone_on.error();
   }
   queue_.go_on();
   return result;
 }
 
-// Everything of the session is with the target, and no command is underway.
-void Session::switch_to(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links,
-                        uint64_t wish) {
-  reconnector_.expect_switch();
+// Waits until the target has all of the session.
+Result<void> Session::check_adopted(Migrator& target, std::chrono::seconds longest) {
+  const auto adopted = target.adopted(longest);
+  if (!adopted) return Error{adopted.error().code, target.server().text() + ": " + adopted.error().message};
+  if (*adopted != queue_.last_sequence())
+    return Error{ErrorCode::malformed, target.server().text() + ": it counts another number of commands"};
+  return {};
+}
+
+// Tells the present server that the session has left it.
+void Session::say_farewell(uint64_t wish) {
   wire::Buffer farewell;
   wire::Writer writer(farewell);
   writer.put(
       wire::EndMigration{.number = wish, .sequence = queue_.last_sequence(), .migrated = 1, .reserved = 0});
   queue_.send_farewell(wire::Command::end_migration, farewell);
-  log_debug("the session moves from server %s to %s", server().c_str(), target.server().text().c_str());
+}
+
+// Everything of the session is with the target, and no command is underway. Call expect_switch() of the
+// reconnector before the present connection can end.
+void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links) {
+  log_debug("the session goes on from server %s to %s", server().c_str(), target.server().text().c_str());
   server_.store(new std::string(target.server().text()),
                 std::memory_order_release);  // never freed: see server()
   server_id_.store(target.reply().server_id, std::memory_order_relaxed);
   take_image_terms(target.reply());
+  remember_home(target.reply());
   links_.switch_to(links);
   reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options()),
                          target.take_connection());
