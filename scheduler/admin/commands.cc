@@ -26,6 +26,23 @@ Exit print(const std::string& text) {
   return kExitGood;
 }
 
+// Has poold ask a client. Throws if there is no answer in time.
+template <class Method, class Request, class Reply>
+void ask_client(PooldClient& poold, std::chrono::seconds timeout, Method method, const Request& request,
+                Reply& reply, const std::string& event) {
+  const auto status = poold.call_within(timeout, method, request, reply);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    throw Failure(kExitRefused, "the session's client has not answered within " +
+                                    std::to_string(timeout.count()) + " s, and may still do so: see " +
+                                    event + " in poold's log");
+  }
+  poold.check(status);
+}
+
+std::string time_text(uint64_t milliseconds) {
+  return duration_text(std::chrono::milliseconds(milliseconds));
+}
+
 // Warns of a memory limit above every GPU's memory, which is probably a mistake.
 void warn_of_memory(PooldClient& poold, const Quota& changes) {
   if (changes.memory_bytes() == 0) return;
@@ -176,6 +193,59 @@ Exit show_dump(PooldClient& poold, bool json, const std::string& session) {
   return dump.has_worker() ? kExitGood : kExitRefused;
 }
 
+Exit suspend_session(PooldClient& poold, bool json, const std::string& session, bool to_disk, bool encrypt,
+                     std::chrono::seconds timeout) {
+  SuspendSessionRequest request;
+  request.set_session(std::stoull(session));
+  request.set_to_disk(to_disk);
+  request.set_encrypt(encrypt);
+  SuspendSessionReply reply;
+  ask_client(poold, timeout, &Admin::Stub::SuspendSession, request, reply, "session_suspended");
+  const std::string reason = printable_message(reply.reason()), path = printable_message(reply.path());
+  if (json) {
+    print(line_of(Json{{"session", request.session()},
+                       {"suspended", reply.suspended()},
+                       {"reason", reason},
+                       {"path", path},
+                       {"bytes", reply.bytes()},
+                       {"milliseconds", reply.milliseconds()}}));
+  } else if (reply.suspended()) {
+    print("session " + session + " is suspended to " + (path.empty() ? "host memory" : path) + ", " +
+          bytes_text(reply.bytes()) + ", after " + time_text(reply.milliseconds()) + "\n");
+  } else {
+    std::fprintf(stderr, "pool-admin: session %s goes on: %s\n", session.c_str(), reason.c_str());
+  }
+  return reply.suspended() ? kExitGood : kExitRefused;
+}
+
+Exit resume_session(PooldClient& poold, bool json, const Resumption& resumption,
+                    std::chrono::seconds timeout) {
+  ResumeSessionRequest request;
+  if (!resumption.session.empty()) request.set_session(std::stoull(resumption.session));
+  request.set_at(printable(resumption.at));
+  request.set_file(resumption.file);
+  if (request.at() != resumption.at)
+    throw Failure(kExitUsage, "--at: '" + resumption.at + "' is not a server's address");
+  ResumeSessionReply reply;
+  ask_client(poold, timeout, &Admin::Stub::ResumeSession, request, reply, "suspended_session_resumed");
+  const std::string reason = printable_message(reply.reason());
+  const std::string name =
+      resumption.session.empty() ? "the file's session" : "session " + resumption.session;
+  if (json) {
+    print(line_of(Json{{"resumed", reply.resumed()},
+                       {"reason", reason},
+                       {"session", reply.session()},
+                       {"milliseconds", reply.milliseconds()}}));
+  } else if (reply.resumed()) {
+    const std::string as =
+        reply.session() == 0 ? "at " + resumption.at : "as session " + std::to_string(reply.session());
+    print(name + " goes on " + as + " after " + time_text(reply.milliseconds()) + "\n");
+  } else {
+    std::fprintf(stderr, "pool-admin: %s stays suspended: %s\n", name.c_str(), reason.c_str());
+  }
+  return reply.resumed() ? kExitGood : kExitRefused;
+}
+
 Exit migrate_session(PooldClient& poold, bool json, const std::string& session, const std::string& to,
                      std::chrono::seconds timeout) {
   MigrateSessionRequest request;
@@ -183,13 +253,7 @@ Exit migrate_session(PooldClient& poold, bool json, const std::string& session, 
   request.set_to(printable(to));
   if (request.to() != to) throw Failure(kExitUsage, "--to: '" + to + "' is not a server's address");
   MigrateSessionReply reply;
-  const auto status = poold.call_within(timeout, &Admin::Stub::MigrateSession, request, reply);
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    throw Failure(kExitRefused, "the client of session " + session + " has not answered within " +
-                                    std::to_string(timeout.count()) +
-                                    " s, and may still migrate it: see migration_ended in poold's log");
-  }
-  poold.check(status);
+  ask_client(poold, timeout, &Admin::Stub::MigrateSession, request, reply, "migration_ended");
   const std::string reason = printable_message(reply.reason());
   if (json) {
     print(line_of(Json{{"session", request.session()},

@@ -29,6 +29,16 @@ Exit migrate_session(PooldClient& poold, bool json, const std::string& session, 
 // Has poold replace its program by the installed one, and waits until that one serves. `move_workers`: then
 // asks the sessions' clients to move them to workers of that program. Returns kExitRefused if one stays.
 Exit upgrade_poold(PooldClient& poold, bool json, bool move_workers);
+// Has the session's client suspend it, to poold's folder or to host memory. `timeout` and exit status as
+// above.
+Exit suspend_session(PooldClient& poold, bool json, const std::string& session, bool to_disk, bool encrypt,
+                     std::chrono::seconds timeout);
+// Resumes a suspended session: `session` here or at another poold, or else the one of `file`.
+struct Resumption {
+  std::string session, at, file;
+};
+Exit resume_session(PooldClient& poold, bool json, const Resumption& resumption,
+                    std::chrono::seconds timeout);
 Exit show_health(PooldClient& poold, bool json);
 
 }  // namespace gpupool::admin

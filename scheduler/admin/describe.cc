@@ -57,6 +57,7 @@ std::string mode_text(Quota::Mode mode) {
 }
 
 std::string state_text(const Session& session) {
+  if (!session.suspension().empty()) return session.suspension();
   if (session.state() == Session::LOCKED) return "locked";
   if (session.state() == Session::CHECKPOINTED) return "checkpointed";
   if (session.waiting_ms() != 0) return "waiting for client";
@@ -64,6 +65,10 @@ std::string state_text(const Session& session) {
 }
 
 std::string moved_text(const Session& session) {
+  if (!session.suspension().empty())
+    return ", " + bytes_text(session.suspended_bytes()) + " in " +
+           (session.suspended_to() == "host memory" ? "host memory" : "a file") +
+           (session.suspended_encrypted() ? ", encrypted" : "");
   return session.moving_to().empty() ? "" : ", " + bytes_text(session.moved_bytes()) + " sent";
 }
 

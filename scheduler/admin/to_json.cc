@@ -44,6 +44,19 @@ Json limits_of(const GpuQuota& gpu) {
   return json;
 }
 
+Json json_of(const Suspensions& suspensions) {
+  return {{"sessions", suspensions.sessions()},
+          {"memory_bytes", suspensions.memory_bytes()},
+          {"memory_limit_bytes", suspensions.memory_limit_bytes()},
+          {"disk_bytes", suspensions.disk_bytes()},
+          {"disk_limit_bytes", suspensions.disk_limit_bytes()},
+          {"suspended", suspensions.suspended()},
+          {"not_suspended", suspensions.not_suspended()},
+          {"resumed", suspensions.resumed()},
+          {"not_resumed", suspensions.not_resumed()},
+          {"dropped", suspensions.dropped()}};
+}
+
 }  // namespace
 
 Json json_of(const Poold& poold) {
@@ -68,6 +81,7 @@ Json json_of(const Poold& poold) {
              {{"migrated", poold.migrations().migrated()},
               {"failed", poold.migrations().failed()},
               {"lost", poold.migrations().lost()}}},
+            {"suspensions", json_of(poold.suspensions())},
             {"image_cache",
              {{"images", cache.images()},
               {"bytes", cache.bytes()},
@@ -130,6 +144,10 @@ Json json_of(const Session& session) {
           {"moving_to", session.moving_to()},
           {"moving_ms", session.moving_ms()},
           {"moved_bytes", session.moved_bytes()},
+          {"suspended_to", session.suspended_to()},
+          {"suspended_ms", session.suspended_ms()},
+          {"suspended_bytes", session.suspended_bytes()},
+          {"suspended_encrypted", session.suspended_encrypted()},
           {"waiting_ms", session.waiting_ms()},
           {"resumed", session.resumed()},
           {"waited_ms", session.waited_ms()},

@@ -45,6 +45,9 @@ Json json_of(const LeasePart& part) {
           {"resumed", part.breaks().resumed()},
           {"waited_ms", part.breaks().waited_ms()},
           {"resent_bytes", part.breaks().resent_bytes()},
+          {"sessions_suspended", part.breaks().suspended()},
+          {"suspended_ms", part.breaks().suspended_ms()},
+          {"suspended_bytes", part.breaks().suspended_bytes()},
           {"cpu_milli", part.cpu_milli()},
           {"host_memory_bytes", part.host_memory_bytes()}};
 }

@@ -16,7 +16,7 @@ std::string new_boot();
 std::chrono::milliseconds now_ms();  // since 1970
 pool::Inventory inventory_of(const std::vector<control::Device>& devices,
                              const std::vector<std::string>& addresses);
-// Sums up the broken connections of the tenant's sessions.
+// Sums up the broken connections and the suspensions of the tenant's sessions.
 void describe_breaks(const WorkerPool& pool, const std::string& tenant, pool::SessionBreaks& sum);
 // Fills in what the node's heartbeats say of its readiness and its GPUs.
 void describe_state(const admin::Snapshot& now, bool stopping, pool::NodeReport& report);

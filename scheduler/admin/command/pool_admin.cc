@@ -30,7 +30,8 @@ constexpr const char* kAbout =
 constexpr const char* kNotes =
     "Exit status: 0: success; 1: rejected by poold (no such tenant or session, invalid quota), health: not "
     "ready, dump: the session's\n"
-    "worker does not answer, migrate: the session has not migrated; 2: usage error; 3: poold cannot be "
+    "worker does not answer, migrate, suspend, resume: the session has not; 2: usage error; 3: poold cannot "
+    "be "
     "reached. docs/operations.md describes the "
     "commands and the JSON fields.";
 
@@ -101,6 +102,7 @@ class CommandLine {
     add_session_commands();
     add_migrate();
     add_upgrade();
+    add_suspensions();
     add_top();
     add(app_, "health", "show whether poold accepts sessions, and its state",
         [this](PooldClient& poold) { return show_health(poold, json_); });
@@ -126,6 +128,7 @@ class CommandLine {
   void add_session_commands();
   void add_migrate();
   void add_upgrade();
+  void add_suspensions();
   void add_top();
   int reject(const CLI::ParseError& error);
 
@@ -134,7 +137,10 @@ class CommandLine {
   CLI::App* quota_ = nullptr;
   CLI::App* top_command_ = nullptr;
   CLI::App* completion_ = nullptr;
-  std::string where_, tenant_, gpu_, reason_, dumped_, migrated_, to_, shell_;
+  std::string where_, tenant_, gpu_, reason_, dumped_, migrated_, to_, suspended_, shell_;
+  std::string where_suspended_ = "memory";
+  bool encrypts_ = false;
+  Resumption resumption_;
   int timeout_ = 600;  // seconds
   std::vector<std::string> changes_, sessions_;
   bool json_ = false, move_workers_ = false;
@@ -208,6 +214,45 @@ void CommandLine::add_upgrade() {
       "Workers that serve a session keep their program until the session ends or moves. A session that "
       "moves\n"
       "needs memory, and a session slot, twice for a moment. Exit status 1 also if a session has not moved.");
+}
+
+void CommandLine::add_suspensions() {
+  CLI::App* const suspend =
+      add(app_, "suspend", "move a session to host memory or disk, so that it uses no GPU",
+          [this](PooldClient& poold) {
+            return suspend_session(poold, json_, suspended_, where_suspended_ == "disk", encrypts_,
+                                   std::chrono::seconds(timeout_));
+          });
+  suspend->add_option("SESSION", suspended_, "a number as `sessions` shows it")
+      ->required()
+      ->check(is_session);
+  suspend->add_option("--to", where_suspended_, "memory or disk, as poold's options allow [memory]")
+      ->check(CLI::IsMember({"memory", "disk"}));
+  suspend->add_flag("--encrypt", encrypts_, "encrypt the file with poold's --suspended-key");
+  suspend->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
+      ->check(CLI::Range(1, 600));
+  suspend->footer(
+      "The program keeps its session: its CUDA calls wait until `resume`. Exit status 1: the session goes "
+      "on,\n"
+      "or the time is over; then its client may still suspend it.");
+  CLI::App* const resume = add(app_, "resume", "resume a suspended session", [this](PooldClient& poold) {
+    return resume_session(poold, json_, resumption_, std::chrono::seconds(timeout_));
+  });
+  auto* const session = resume->add_option("SESSION", resumption_.session, "a number as `sessions` shows it")
+                            ->check(is_session);
+  resume
+      ->add_option("--at", resumption_.at,
+                   "address of another poold, which was given the file: tcp://HOST:PORT")
+      ->needs(session);
+  auto* const file = resume->add_option("--file", resumption_.file,
+                                        "file of another poold's session, whose client comes here");
+  file->excludes(session);
+  resume->require_option(1, 0);
+  resume->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
+      ->check(CLI::Range(1, 600));
+  resume->footer(
+      "To resume on another host, first give its poold the file (resume --file PATH), then send the client\n"
+      "there (resume SESSION --at tcp://HOST:PORT at the first poold). Exit status 1: it stays suspended.");
 }
 
 void CommandLine::add_top() {

@@ -10,7 +10,8 @@ namespace gpupool::admin {
 // subcommand `quota clear` exists only for a scheduler, too.
 inline constexpr std::array<std::string_view, 9> kCommandsOfPool{
     "leases", "queue", "nodes", "drain", "undrain", "policy", "evict", "move", "why"};
-inline constexpr std::array<std::string_view, 3> kCommandsOfPoold{"sessions", "kill", "migrate"};
+inline constexpr std::array<std::string_view, 5> kCommandsOfPoold{"sessions", "kill", "migrate", "suspend",
+                                                                  "resume"};
 
 // Returns the exit status; throws Failure.
 int run_for_pool(int count, char** words);

@@ -36,8 +36,8 @@ std::string request_text(const pool::Request& request) {
 
 struct Leased {
   uint64_t gpus = 0, compute = 0, memory = 0;
-  uint32_t sessions = 0, waiting = 0;
-  uint64_t waiting_ms = 0;
+  uint32_t sessions = 0, waiting = 0, suspended = 0;
+  uint64_t waiting_ms = 0, suspended_bytes = 0;
   std::string nodes;
 };
 Leased leased(const pool::LeaseState& lease) {
@@ -47,6 +47,8 @@ Leased leased(const pool::LeaseState& lease) {
     all.sessions += part.sessions();
     all.waiting += part.breaks().waiting();
     all.waiting_ms = std::max(all.waiting_ms, part.breaks().waiting_ms());
+    all.suspended += part.breaks().suspended();
+    all.suspended_bytes += part.breaks().suspended_bytes();
     for (const auto& share : part.shares()) {
       ++all.gpus;
       all.compute += share.compute_milli();
@@ -57,11 +59,15 @@ Leased leased(const pool::LeaseState& lease) {
   return all;
 }
 
-// Whether the lease's sessions have their clients; empty: all of them.
+// Which of the lease's sessions are suspended, or wait for their clients; empty: none.
 std::string clients_text(const Leased& all) {
-  if (all.waiting == 0) return "";
-  return ", " + std::to_string(all.waiting) + (all.waiting == 1 ? " session waits" : " sessions wait") +
-         " for the client since " + age_text(0, static_cast<int64_t>(all.waiting_ms));
+  const std::string suspended = all.suspended == 0 ? ""
+                                                   : ", " + std::to_string(all.suspended) + " suspended (" +
+                                                         bytes_text(all.suspended_bytes) + ")";
+  if (all.waiting == 0) return suspended;
+  return suspended + ", " + std::to_string(all.waiting) +
+         (all.waiting == 1 ? " session waits" : " sessions wait") + " for the client since " +
+         age_text(0, static_cast<int64_t>(all.waiting_ms));
 }
 
 std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
