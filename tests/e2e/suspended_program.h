@@ -1,0 +1,133 @@
+// A program whose session is suspended and resumed, for suspension_test.cc and suspension_refused_test.cc.
+// Not thread-safe; what must succeed fails the test if it does not.
+#pragma once
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/http_get.h"
+
+namespace gpupool::testing {
+
+using Json = nlohmann::json;
+
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr unsigned kShare = 4;  // of the rounds
+#else
+constexpr unsigned kShare = 1;
+#endif
+
+inline Finished pool_admin(Pool& pool, std::vector<std::string> words) {
+  words.insert(words.begin(),
+               {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
+  return run_patiently(words, {});
+}
+
+// The reply in the output, behind messages.
+inline Json json_in(const Finished& finished) {
+  INFO(finished.output);
+  const size_t at = finished.output.find('{');
+  REQUIRE(at != std::string::npos);
+  return Json::parse(finished.output.substr(at));
+}
+
+inline Json sessions_of(Pool& pool) {
+  return Json::parse(pool_admin(pool, {"sessions"}).output);
+}
+
+// The folder and the key of suspended sessions, which servers may share.
+struct Store {
+  Store() {
+    std::filesystem::create_directory(files());
+    std::filesystem::permissions(files(), std::filesystem::perms::owner_all);
+    folder.write_secret("key", std::string(32, 'k'));
+  }
+  std::string files() const { return folder.path() / "files"; }
+  std::vector<std::string> options(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all;
+    for (const auto& [name, value] :
+         std::vector<std::pair<std::string, std::string>>{{"--resume-timeout", "30"},
+                                                          {"--host-memory-for-suspended-mib", "512"},
+                                                          {"--suspended-folder", files()},
+                                                          {"--suspended-key", folder.path() / "key"}}) {
+      if (std::find(more.begin(), more.end(), name) == more.end()) all.insert(all.end(), {name, value});
+    }
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  size_t count() const {
+    return static_cast<size_t>(
+        std::distance(std::filesystem::directory_iterator(files()), std::filesystem::directory_iterator()));
+  }
+  const TemporaryFolder folder;
+};
+
+// A program that changes everything all the time, until this object ends it, on a server that may suspend it.
+struct Changing {
+  explicit Changing(unsigned mebibytes, const std::vector<std::string>& options = {}, Environment more = {},
+                    const Environment& server = {})
+      : pool(std::in_place, server, store.options(options)),
+        app({driver_app(), "changing", end, std::to_string(mebibytes)}, through(std::move(more))) {
+    REQUIRE(app.await_output("working"));
+  }
+  Environment through(Environment more) {
+    more.insert({"GPUPOOL_SHM", "0"});
+    if (more.contains("GPUPOOL_TLS_CA"))
+      more["GPUPOOL"] = "tls://127.0.0.1:" + std::to_string(pool->poold().port());
+    return pool->through(more);
+  }
+  Json suspend(std::vector<std::string> more = {}) {
+    Json all;
+    REQUIRE(eventually([&] { return (all = sessions_of(*pool)).size() == 1; }));
+    number = std::to_string(all[0]["number"].get<uint64_t>());
+    more.insert(more.begin(), {"suspend", number, "--timeout", "120"});
+    return json_in(pool_admin(*pool, more));
+  }
+  Json resume(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"resume", number, "--timeout", "120"});
+    return json_in(pool_admin(*pool, more));
+  }
+  void expect_suspended(const std::vector<std::string>& more = {}) {
+    const Json reply = suspend(more);
+    INFO(reply.dump() << app.output());
+    REQUIRE(reply["suspended"] == true);
+    path = reply["path"].get<std::string>();
+    bytes = reply["bytes"].get<uint64_t>();
+  }
+  void expect_resumed(const std::vector<std::string>& more = {}) {
+    const Json reply = resume(more);
+    INFO(reply.dump() << app.output());
+    REQUIRE(reply["resumed"] == true);
+  }
+  void expect_nothing_lost() {
+    std::ofstream(end) << "end";
+    const int status = app.wait(kLongPatience);
+    INFO(app.output());
+    CHECK(status == 0);
+    CHECK(lines_with(app.output(), "nothing is lost").size() == 1);
+  }
+
+  const Store store;
+  const std::string end = store.folder.path() / "end";
+  std::optional<Pool> pool;
+  Process app;
+  std::string number, path;
+  uint64_t bytes = 0;
+};
+
+inline std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace gpupool::testing
