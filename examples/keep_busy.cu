@@ -32,11 +32,12 @@ static volatile std::sig_atomic_t asked_to_end = 0;
 int main(int argc, char** argv) {
   for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, [](int) { asked_to_end = 1; });
   long seconds = 1, memory_mib = 64, rounds = 2000, every = 0;
-  parse_options(argc, argv, "Launches short kernels, one after the other.",
-                {{"--seconds", "duration", &seconds, 1, 86'400},
-                 {"--memory", "MiB of device memory to hold", &memory_mib, 1, 1 << 20},
-                 {"--rounds", "loop iterations per kernel", &rounds, 1, 1'000'000},
-                 {"--every", "print the count after so many seconds; 0: only at the end", &every, 0, 86'400}});
+  parse_options(
+      argc, argv, "Launches short kernels, one after the other.",
+      {{"--seconds", "duration", &seconds, 1, 86'400},
+       {"--memory", "MiB of device memory to hold", &memory_mib, 1, 1 << 20},
+       {"--rounds", "loop iterations per kernel", &rounds, 1, 1'000'000},
+       {"--every", "print the count after so many seconds; 0: only at the end", &every, 0, 86'400}});
   constexpr uint32_t kThreads = 128, kBlocks = 64, kKernelsAtOnce = 16;
 
   print_device();

@@ -9,18 +9,19 @@
 #include "common/files/port_file.h"
 #include "common/log/log.h"
 #include "common/version.h"
-#include "protocol/control/admin_address.h"
 #include "protocol/transport/tls/certificate_watch.h"
 #include "protocol/wire/migration.h"
 #include "server/poold/acceptor/acceptor.h"
 #include "server/poold/admin/administration.h"
 #include "server/poold/admin/audit.h"
+#include "server/poold/admin_listeners.h"
 #include "server/poold/configuration_warnings.h"
 #include "server/poold/listeners.h"
 #include "server/poold/monitors/monitors.h"
 #include "server/poold/monitors/view.h"
 #include "server/poold/node/agent.h"
 #include "server/poold/node_report.h"
+#include "server/poold/pool_settings.h"
 #include "server/poold/refusals.h"
 #include "server/poold/reload.h"
 #include "server/poold/upgrade/upgrade.h"
@@ -46,21 +47,7 @@ class Daemon {
         tenants_(options.tenants,
                  options.pool.configured() ? Tenants::Anonymous::refused : Tenants::Anonymous::served),
         pool_(context_,
-              {.program = std::move(prepared.program),
-               .cgroups = cgroups_,
-               .idle_workers = options.idle_workers,
-               .max_sessions = options.max_sessions,
-               .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
-               .code_cache_bytes = uint64_t{options.code_cache_mib} << 20,
-               .driver_cache = options.device != "softgpu",
-               .host_memory_for_idle = uint64_t{options.host_memory_for_idle_mib} << 20,
-               .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
-               .dead_peer_timeout = options.dead_peer_timeout,
-               .resume_timeout = options.resume_timeout,
-               .suspended = std::move(prepared.suspended),
-               .peers = *Networks::parse(options.peers),
-               .turns = {.yield_timeout = options.turn_limit},
-               .refuses = [this] { return refuses_sessions(); }},
+              pool_settings(options, std::move(prepared.program), cgroups_, std::move(prepared.suspended)),
               tenants_,
               [this](Client client, const Refusal& refusal) {
                 if (!client.peer && client.bulk_token.empty() &&
@@ -114,8 +101,7 @@ class Daemon {
                   .undo = [this] { undo_upgrade(); }}) {}
 
   int run() {
-    if (previous_)
-      audit_.continue_as({previous_->audit_boot(), {previous_->audit_records(), previous_->audit_lost()}});
+    if (previous_) audit_.restore(*previous_);
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
     if (options_.users_at_paths) acceptor_.trust_users_at_paths();
     if (const auto begun = begin_tls(); !begun) return fail(begun.error().message);
@@ -133,13 +119,14 @@ class Daemon {
       leases_.post_cleanup();
     });
     pool_.on_break([this](const auto& session, const auto& event) { audit_.broken(session, event); });
+    pool_.refuse_when([this] { return refuses_sessions(); });
     administration_.on_upgrade([this](Upgrade::Begun begun) { upgrade_.begin(std::move(begun)); });
     await_end_signal();
     await_reload_signal();
     if (previous_) {
       if (const auto restored = restore(); !restored) return fail(restored.error().message);
     }
-    if (const auto served = serve_administration(); !served) {
+    if (const auto served = serve_administration(administration_, options_, addresses_); !served) {
       if (!previous_) return fail(served.error().message);
       degrade(served.error().message);
     }
@@ -171,15 +158,13 @@ class Daemon {
     pool_.save(*state.mutable_pool());
     leases_.save(*state.mutable_leases());
     administration_.save(state);
-    const AuditFile::Identity audit = audit_.identity();
-    state.set_audit_boot(audit.boot);
-    state.set_audit_records(audit.counts.records);
-    state.set_audit_lost(audit.counts.lost);
+    audit_.save(state);
     return state;
   }
 
   std::string upgrade_obstacle() const {
-    if (!pool_.suspensions().empty()) return "sessions are suspended: resume them first (pool-admin sessions)";
+    if (!pool_.suspensions().empty())
+      return "sessions are suspended: resume them first (pool-admin sessions)";
     return audit_.written() ? std::string() : kAuditStalled;
   }
   bool has_waiting() const { return acceptor_.has_pending() || pool_.has_waiting() || !audit_.written(); }
@@ -207,23 +192,9 @@ class Daemon {
 
   void undo_upgrade() {
     pool_.unpause();
-    if (const auto served = serve_administration(); !served)
+    if (const auto served = serve_administration(administration_, options_, addresses_); !served)
       log::warning("no_admin_socket", {{"reason", served.error().message}});
     acceptor_.open();
-  }
-
-  // Fails if --admin-socket or --metrics cannot be served. A failure of the default socket is only a warning.
-  Result<void> serve_administration() {
-    const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
-    const bool asked = !options_.admin_socket.empty();
-    const std::string path = asked ? options_.admin_socket : admin::default_socket(name);
-    if (!administration_.serve_kept_socket(path) && path != "none") {
-      const auto served = administration_.serve_socket(path);
-      if (!served && asked) return served;
-      if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
-    }
-    if (options_.metrics.empty()) return {};
-    return administration_.serve_metrics(options_.metrics);
   }
 
   // Called when the first worker is ready. Accepts clients before writing the port file, whose readers may

@@ -105,8 +105,8 @@ int start_daemon(const ServerOptions& options, const std::vector<std::string>& a
                                                  .tls = listens_with_tls(options),
                                                  .rdma = options.rdma,
                                                  .log_level = options.log_level},
-                                     .cgroups = open_cgroups(options, previous),
                                      .suspended = *suspended,
+                                     .cgroups = open_cgroups(options, previous),
                                      .previous = previous});
   (void)log::flush(kLastLines);
   return status;

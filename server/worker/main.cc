@@ -190,7 +190,6 @@ Result<void> confine(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
-  ::prctl(PR_SET_NAME, "poold-worker", 0, 0, 0);  // poold executes it as a descriptor
   // This comes first, while the process still has poold's user, so that the limits also apply to the device
   // library.
   if (!arguments.cgroup.empty()) {
@@ -258,6 +257,7 @@ int run(const Arguments& arguments) {
 }  // namespace gpupool::worker
 
 int main(int count, char** words) {
+  ::prctl(PR_SET_NAME, "poold-worker", 0, 0, 0);  // poold executes it as a descriptor
   using namespace gpupool;
   worker::Arguments arguments;
   if (!worker::parse_arguments(count, words, arguments) || ::fcntl(server::kControlDescriptor, F_GETFD) < 0) {

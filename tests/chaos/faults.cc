@@ -4,11 +4,9 @@
 #include <algorithm>
 
 #include "tests/chaos/chaos.h"
-#include "tests/support/poold_process.h"
 
 namespace gpupool::testing {
 namespace {
-
 // Short faults must not make anything fail: clients and poolds wait 15 s for each other, the scheduler 20 s
 // or more (chaos.cc). After a link is back, TCP may take as long again to retransmit.
 constexpr int64_t kShortFrom = 100, kShortTo = 3'000;
@@ -159,21 +157,6 @@ bool Chaos::end_poold() {
   machine->signal(SIGTERM);
   machine->signal(SIGCONT);
   lost_poold(*machine);
-  return true;
-}
-
-// Its program is replaced by the same one. No session, lease or client may notice.
-bool Chaos::upgrade_poold() {
-  GpuMachine* const machine = running_gpus();
-  if (!machine || recovering_.contains(machine) || next_fault_at_[&machine->host()] > time_of_day())
-    return false;
-  Process admin({program_path("pool-admin"), "--poold", "unix:" + machine->admin_socket(), "upgrade"}, {});
-  int status = -1;
-  for (const int64_t end = time_of_day() + kPatience.count(); status < 0 && time_of_day() < end;) {
-    status = admin.wait(std::chrono::milliseconds(20));
-    run_due_actions();
-  }
-  if (status != 0) wrong("the poold of " + machine->host().name() + " was not upgraded: " + admin.output());
   return true;
 }
 

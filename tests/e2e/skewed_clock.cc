@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD that shifts the process's real-time clock, to simulate a host with a wrong clock: by
-// SKEW_SECONDS, or by the number (int64_t) that the file SKEW_FILE has at the moment.
+// A library for LD_PRELOAD that shifts the process's real-time clock, to simulate a host with a wrong clock:
+// by SKEW_SECONDS, or by the number (int64_t) that the file SKEW_FILE has at the moment.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

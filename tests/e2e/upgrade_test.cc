@@ -5,9 +5,9 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "tests/e2e/pool.h"
@@ -283,8 +283,8 @@ TEST_CASE("SIGTERM at any moment of an upgrade ends poold") {
   for (int delay_ms = 0; delay_ms <= 150; delay_ms += 10) {
     INFO("after " << delay_ms << " ms");
     Upgradable server;
-    Process admin({program_path("pool-admin"), "--poold", "unix:" + server.pool.poold().admin_socket(), "upgrade"},
-                  {});
+    Process admin(
+        {program_path("pool-admin"), "--poold", "unix:" + server.pool.poold().admin_socket(), "upgrade"}, {});
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));  // the moment is what is tested
     CHECK(server.pool.poold().stop() == 0);
   }

@@ -29,14 +29,14 @@ class FakePool {
                .host_memory_for_checkpoints = uint64_t{2} << 30,
                .dead_peer_timeout = std::chrono::seconds(15),
                .resume_timeout = std::chrono::seconds(30),
-               .peers = *server::Networks::parse("none"),
-               .refuses = [this]() -> std::optional<server::Refusal> {
-                 if (!refusing) return std::nullopt;
-                 return server::Refusal{control::HelloReply::BUSY, "not now"};
-               }},
+               .peers = *server::Networks::parse("none")},
               tenants_, [this](server::Client client, const server::Refusal& refusal) {
                 refuse(std::move(client), refusal);
               }) {
+    pool_.refuse_when([this]() -> std::optional<server::Refusal> {
+      if (!refusing) return std::nullopt;
+      return server::Refusal{control::HelloReply::BUSY, "not now"};
+    });
     pool_.start([](const Result<void>&) {});
   }
 

@@ -47,11 +47,11 @@ void Administration::serve(OwnedSocket socket) {
                    .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
                    .migrate = [this](const admin::MigrateSessionRequest& request,
                                      auto answered) { migrate(request, answered); },
-                   .upgrade = [this](auto answered) { upgrade(answered); },
                    .suspend = [this](const admin::SuspendSessionRequest& request,
                                      auto answered) { suspend(request, answered); },
                    .resume = [this](const admin::ResumeSessionRequest& request,
                                     auto answered) { resume(request, answered); },
+                   .upgrade = [this](auto answered) { upgrade(answered); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
 }
 

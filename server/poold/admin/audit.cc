@@ -132,6 +132,17 @@ void Audit::migration_ended(uint64_t session, const std::string& address,
   write(log::Level::info, "migration_ended", fields);
 }
 
+void Audit::save(upgrade::State& to) const {
+  const AuditFile::Identity identity = file_.identity();
+  to.set_audit_boot(identity.boot);
+  to.set_audit_records(identity.counts.records);
+  to.set_audit_lost(identity.counts.lost);
+}
+
+void Audit::restore(const upgrade::State& from) {
+  file_.continue_as({from.audit_boot(), {from.audit_records(), from.audit_lost()}});
+}
+
 void Audit::upgraded(const std::string& from, size_t sessions) {
   write(log::Level::info, "upgraded", {{"from", cut_name(from)}, {"to", kVersion}, {"sessions", sessions}});
 }

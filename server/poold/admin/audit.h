@@ -7,6 +7,7 @@
 
 #include "common/log/audit_file.h"
 #include "common/log/log.h"
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/refusal.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/quota/quota.h"
@@ -23,8 +24,8 @@ class Audit {
   bool stalled() const { return file_.stalled(); }
   bool written() const { return file_.written(); }  // all records are in the file
   // For this process's next program (server/poold/upgrade): its records continue these.
-  AuditFile::Identity identity() const { return file_.identity(); }
-  void continue_as(const AuditFile::Identity& identity) { file_.continue_as(identity); }
+  void save(upgrade::State& to) const;
+  void restore(const upgrade::State& from);  // before open()
   AuditFile::Counts counts() const { return file_.counts(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);

@@ -39,7 +39,7 @@ class Upgrade {
     std::function<void()> end_spare_workers;  // and services whose callers may be cut off
     std::function<bool()> has_spare_workers;
     std::function<bool()> is_closing;  // descriptors, in child processes
-    std::function<void()> undo;  // go on as before
+    std::function<void()> undo;        // go on as before
   };
   // The version of the program that takes over soon, or why none does. ErrorCode::refused: it cannot, or an
   // upgrade is under way.

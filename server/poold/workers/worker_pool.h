@@ -81,8 +81,6 @@ class WorkerPool {
     SuspendedFiles::Settings suspended;
     Networks peers;  // allowed destinations of copies to other servers
     quota::Arbiter::Settings turns{};
-    // Called before each session. Returns why no session may begin now, if so.
-    std::function<std::optional<Refusal>()> refuses;
   };
   using SessionEnded = std::function<void(const SessionView&, const std::string& reason, bool crashed)>;
   // Receives a refused client, with its descriptor, and sends it the refusal.
@@ -94,6 +92,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
+  // `why`: called before each session; returns why no session may begin now, if so.
+  void refuse_when(std::function<std::optional<Refusal>()> why) { refuses_ = std::move(why); }
   // Starts the first workers. Calls back once: with success when one is ready, or with the reason why it
   // could not start.
   void start(std::function<void(Result<void>)> first_result);
@@ -133,7 +133,7 @@ class WorkerPool {
   // Ends the sessions, and refuses the waiting clients, for which `reason` returns a text.
   using Reason = std::function<std::optional<std::string>(const Client&)>;
   void end_sessions(const Reason& reason, log::Level level);
-  size_t sessions_of(const std::string& tenant) const;  // includes clients that wait for a worker
+  size_t sessions_of(const std::string& tenant) const;       // includes clients that wait for a worker
   size_t all_sessions_of(const std::string& tenant) const {  // and suspended ones
     return sessions_of(tenant) + suspensions_.count(tenant);
   }
@@ -181,8 +181,8 @@ class WorkerPool {
   void save(upgrade::Pool& to) const;
   // Takes over the GPUs, then the sessions; call instead of start(). On failure the object is of no use.
   // `migrated`: called for requests to migrate that the previous program has made.
-  using Migrated = std::function<void(const SessionView&, const std::string& address,
-                                      const Result<Migrations::Outcome>&)>;
+  using Migrated =
+      std::function<void(const SessionView&, const std::string& address, const Result<Migrations::Outcome>&)>;
   void restore_devices(const upgrade::Pool& from) { set_devices(from.devices()); }
   Result<void> restore(const upgrade::Pool& from, const Migrated& migrated);
 
@@ -260,6 +260,7 @@ class WorkerPool {
   asio::io_context& context_;
   const Settings settings_;
   const Refuse refuse_;
+  std::function<std::optional<Refusal>()> refuses_ = [] { return std::nullopt; };
   Tenants& tenants_;
   std::vector<control::Device> devices_;
   int32_t driver_version_ = 0;

@@ -49,7 +49,7 @@ void WorkerPool::assign(Client client) {
     turn_away(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
     return;
   }
-  if (const auto refusal = settings_.refuses()) return turn_away(std::move(client), *refusal);
+  if (const auto refusal = refuses_()) return turn_away(std::move(client), *refusal);
   // Without a slot it waits briefly: the client of one may have just been killed.
   if (auto why = no_slot_for(client.tenant, next_place(client.tenant));
       why && waiting_.size() >= kMostHopeless)
@@ -102,7 +102,7 @@ void WorkerPool::serve_waiting() {
   while (const auto worker = idle()) {
     auto next = waiting_.take_first([this](const Client& client) { return has_slot_for(client.tenant); });
     if (!next) break;
-    if (const auto refusal = settings_.refuses()) {
+    if (const auto refusal = refuses_()) {
       turn_away(std::move(next->client), *refusal);
     } else if (!hand_over(*worker, next->client)) {
       waiting_.put_back(*std::move(next));

@@ -225,8 +225,8 @@ void WorkerPool::restore_parts(const std::shared_ptr<Worker>& worker, const upgr
   state_changes_.restore(session, from);
   memory_.restore(session, from);
   migrations_.restore(session, from,
-                      [this, migrated, weak = std::weak_ptr(worker), to = from.migration().address()](
-                          const Result<Migrations::Outcome>& outcome) {
+                      [this, migrated, weak = std::weak_ptr(worker),
+                       to = from.migration().address()](const Result<Migrations::Outcome>& outcome) {
                         if (const auto its = weak.lock()) migrated(view_of(*its), to, outcome);
                       });
   abandoned_.restore(session, from);

@@ -27,6 +27,10 @@ Error cannot_start(const std::string& program, int error) {
 // Lower descriptors are targets of dup2 in the child, so a source must not be one of them.
 constexpr int kFirstFree = 10;
 
+const std::string& executed(const WorkerProgram& program) {
+  return program.executed.empty() ? program.program : program.executed;
+}
+
 // A pair of Unix sockets between poold and a worker.
 struct Channel {
   int ours = -1, theirs = -1;
@@ -105,8 +109,7 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          log::name_of(program.log_level),
                          nullptr};
   StartedWorker started{.pid = -1, .control = control.ours, .output = output.ours, .page = std::move(*page)};
-  const std::string& executed = program.executed.empty() ? program.program : program.executed;
-  const int error = ::posix_spawn(&started.pid, executed.c_str(), &actions, &attributes,
+  const int error = ::posix_spawn(&started.pid, executed(program).c_str(), &actions, &attributes,
                                   const_cast<char* const*>(words), environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);

@@ -37,8 +37,8 @@ GPUPOOL_AVX2 uint64_t total(__m256i sums) {
 }
 
 // Four of the hash's products at a time.
-__attribute__((target("avx2"))) void hash_blocks_avx2(const std::byte* data, size_t count, const uint32_t* key,
-                                                      BlockHash* hashes) {
+__attribute__((target("avx2"))) void hash_blocks_avx2(const std::byte* data, size_t count,
+                                                      const uint32_t* key, BlockHash* hashes) {
   constexpr size_t kWords = sizeof(__m256i) / sizeof(uint32_t);
   for (size_t block = 0; block < count; ++block, data += kHashedBlock) {
     __m256i first = _mm256_setzero_si256(), second = first;

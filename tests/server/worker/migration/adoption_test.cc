@@ -69,7 +69,7 @@ std::string stream_of_session(uint64_t range_base) {
 struct Outcome {
   bool adopted = false;
   uint64_t last = 0;  // number of the source's last command
-  Answer answer{};  // to the source
+  Answer answer{};    // to the source
 };
 
 // Lets a session adopt what `make` returns for its range of addresses.
@@ -89,8 +89,7 @@ Outcome adopt(const std::function<std::string(uint64_t range_base)>& make) {
          (message.header.kind != wire::MessageKind::reply || message.header.sequence != asked))
     message = client.receive();
   Outcome outcome;
-  outcome.adopted =
-      message.header.kind == wire::MessageKind::reply && message.header.result == CUDA_SUCCESS;
+  outcome.adopted = message.header.kind == wire::MessageKind::reply && message.header.result == CUDA_SUCCESS;
   if (outcome.adopted) {
     outcome.last = message.as<wire::AdoptedSession>().sequence;
     client.next_sequence = outcome.last + 1;
@@ -153,8 +152,7 @@ TEST_CASE("a stream that is altered at any byte is adopted as a whole or not at 
 }
 
 TEST_CASE("what follows the end of a stream is not executed") {
-  const Outcome outcome = adopt([](uint64_t range_base) {
-    return stream_of_session(range_base) + stream_of_session(range_base);
-  });
+  const Outcome outcome = adopt(
+      [](uint64_t range_base) { return stream_of_session(range_base) + stream_of_session(range_base); });
   CHECK(outcome.adopted);
 }

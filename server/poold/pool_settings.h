@@ -1,0 +1,13 @@
+// What the options mean for WorkerPool. Pure.
+#pragma once
+#include <memory>
+
+#include "server/poold/options.h"
+#include "server/poold/workers/worker_pool.h"
+
+namespace gpupool::server {
+
+WorkerPool::Settings pool_settings(const ServerOptions& options, WorkerProgram program,
+                                   std::shared_ptr<Cgroups> cgroups, SuspendedFiles::Settings suspended);
+
+}  // namespace gpupool::server
