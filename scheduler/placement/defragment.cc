@@ -235,6 +235,7 @@ double expected_wait(const std::vector<DefragHost>& hosts, const std::vector<Run
   for (const DefragHost& host : later) sum += usable.emplace_back(usable_gpus(host, request));
   if (sum >= request.gpus) return 0;
   std::vector<const RunningPart*> order;
+  order.reserve(parts.size());
   for (const RunningPart& part : parts) order.push_back(&part);
   std::stable_sort(order.begin(), order.end(),
                    [](const RunningPart* a, const RunningPart* b) { return a->remaining < b->remaining; });
