@@ -195,7 +195,7 @@ TEST_CASE("a client that asks without being asked, or that lies, suspends nothin
   INFO(answer.why);
   CHECK((answer.code != StatusCode::OK || !answer.reply.suspended()));
   CHECK(client.answer_to(client.returning(1)).status == hello::Status::denied);
-  CHECK(AdminClient(poold).sessions().empty());
+  CHECK(eventually([&] { return AdminClient(poold).sessions().empty(); }));
   CHECK(AdminClient(poold).health().suspensions().memory_bytes() == 0);
 }
 
@@ -216,7 +216,9 @@ TEST_CASE("a client that declines, or that goes while its session is sent, leave
     INFO(answer.why << answer.reply.reason());
     CHECK(answer.code == StatusCode::OK);
     CHECK_FALSE(answer.reply.suspended());
-    CHECK(has(answer.reply.reason(), "no"));
+    // A worker that has begun to send may end the file before the client's reason arrives.
+    CHECK((has(answer.reply.reason(), "no") ||
+           (session > 1 && has(answer.reply.reason(), "closed the connection"))));
     CHECK(eventually([&] { return AdminClient(poold).health().suspensions().memory_bytes() == 0; }));
     CHECK(AdminClient(poold).sessions().size() == 1);
     client.reset();
