@@ -1,6 +1,6 @@
 // Fuzzes a suspended session's way into a file, with the bytes that its worker sends, and out of it, with the
 // answer of a new worker. With the first byte's highest bit, the input is the file itself instead. What is
-// stored is what was sent, and an altered file restores nothing.
+// stored is what was sent, up to the last command, and an altered file restores nothing.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -74,8 +74,9 @@ void restore(int file, const std::string* expected) {
   if (!read) return fuzz::require(!expected);
   const Sent answered(bytes_of(wire::Preamble{}) + bytes_of(wire::MessageHeader{}));
   const auto restored = suspension::restore_session(*reader, answered.poold);
-  // The worker has answered already, so poold may notice that before it has sent all.
-  if (restored && expected) fuzz::require(answered.received() == *expected);
+  // What follows the last command is not stored. The worker has answered already, so poold may notice that
+  // before it has sent all.
+  if (restored && expected) fuzz::require(expected->starts_with(answered.received()));
 }
 
 }  // namespace

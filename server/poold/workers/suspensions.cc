@@ -153,8 +153,9 @@ void Suspensions::client_answered(uint64_t number, const Result<Migrations::Outc
   if (!session || session->state >= State::suspended) return;  // its client has returned before
   const bool has_left = outcome ? outcome->migrated : true;
   if (has_left && session->state == State::stored) return become_suspended(*session);
-  std::string why = session->failure;
-  if (why.empty()) why = outcome ? outcome->reason : outcome.error().message;
+  // The client's reason is that of the file, if there is none because of the file.
+  std::string why = outcome ? outcome->reason : outcome.error().message;
+  if (why.empty()) why = session->failure;
   ++counts_.not_suspended;
   answer(*session, "session_not_suspended", {.reason = printable_message(why)});
   drop(sessions_.find(number), "");
