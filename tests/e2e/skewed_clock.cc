@@ -23,16 +23,22 @@ const Seconds* map_file(const char* name) {
   return static_cast<const Seconds*>(mapped);
 }
 
+long seconds_of_environment() {
+  const char* const text = ::getenv("SKEW_SECONDS");
+  return text ? std::strtol(text, nullptr, 10) : 0;
+}
+
+const Seconds* file_of_environment() {
+  const char* const name = ::getenv("SKEW_FILE");
+  return name ? map_file(name) : nullptr;
+}
+
+// Read as the process starts: a worker cannot open the file later, from its sandbox.
+const Seconds* const g_file = file_of_environment();
+const long g_seconds = seconds_of_environment();
+
 int64_t skew() {
-  static const Seconds* const now = [] {
-    const char* const name = ::getenv("SKEW_FILE");
-    return name ? map_file(name) : nullptr;
-  }();
-  static const long constant = [] {
-    const char* const text = ::getenv("SKEW_SECONDS");
-    return text ? std::strtol(text, nullptr, 10) : 0;
-  }();
-  return now ? now->load() : constant;
+  return g_file ? g_file->load() : g_seconds;
 }
 
 }  // namespace
