@@ -120,6 +120,8 @@ TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from
     for (std::string line; std::getline(lines, line);) {
       if (line.starts_with("Subcommands:") || line.starts_with("SUBCOMMANDS:"))
         there = true;
+      else if (line.empty())
+        there = false;  // what follows is the footer
       else if (there && line.starts_with("  ") && line[2] != ' ')
         all.insert(line.substr(2, line.find(' ', 2) - 2));
     }
