@@ -29,12 +29,11 @@ struct Dumped : PooledSession {
   admin::WorkerDump dump() {
     say<ControlKind::dump_wanted>({.question = ++question});
     while (true) {
-      const auto message = server::receive_control(ends[0]);
-      REQUIRE(message);
-      if (message->kind != ControlKind::dump) continue;
-      CHECK(message->body<server::packet::DumpQuestion>().question == question);
+      const auto message = hear();
+      if (message.kind != ControlKind::dump) continue;
+      CHECK(message.body<server::packet::DumpQuestion>().question == question);
       admin::WorkerDump dump;
-      REQUIRE(dump.ParseFromString(message->payload));
+      REQUIRE(dump.ParseFromString(message.payload));
       return dump;
     }
   }
