@@ -190,7 +190,7 @@ Result<std::optional<PreviousProgram>> receive_state() {
   const char* const variable = ::getenv(kVariable);
   if (variable == nullptr) return std::optional<PreviousProgram>();
   const std::string text = variable;
-  ::unsetenv(kVariable);
+  ::unsetenv(kVariable);  // NOLINT(concurrency-mt-unsafe): the process has one thread yet
   Sender sender;
   const char* const end = text.data() + text.size();
   const auto socket = std::from_chars(text.data(), end, sender.socket);
