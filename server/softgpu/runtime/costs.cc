@@ -61,8 +61,9 @@ std::string Costs::read(const std::string& path) {
   try {
     for (const auto& [key, value] : toml::parse_file(path)) {
       const auto where = ", line " + std::to_string(key.source().begin.line) + ": ";
+      const std::string_view name = key.str();
       const auto row = std::find_if(std::begin(kCosts), std::end(kCosts),
-                                    [&](const CostRow& one) { return one.name == key.str(); });
+                                    [&](const CostRow& one) { return one.name == name; });
       if (row == std::end(kCosts)) return where + unknown_cost(key.str());
       const auto microseconds = value.is_number() ? value.value<double>() : std::nullopt;
       if (!microseconds || !(*microseconds >= 0 && *microseconds <= kMaxMicroseconds)) {

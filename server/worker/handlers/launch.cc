@@ -105,7 +105,8 @@ std::optional<LaunchBody> read_launch(wire::Reader& body) {
 Outcome launch(Session& session, Command& command) {
   const auto body = read_launch(command.body);
   if (!body) return bad_body();
-  const auto& [launch, attribute_bytes, parameter_bytes] = *body;
+  const wire::Launch& launch = body->launch;
+  const auto attribute_bytes = body->attributes, parameter_bytes = body->parameters;
   if (!session.contexts.enter_named(command.header.context)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto kernel = session.table.resolve_launchable(launch.function);
   StreamState* const stream = session.table.use_stream(launch.stream);

@@ -38,7 +38,9 @@ CUresult Linkers::create(uint64_t handle, const ContextState& context, Options o
   if (linkers_.size() >= kMaxLinkers) return CUDA_ERROR_OUT_OF_MEMORY;
   auto linker = std::make_unique<Linker>();
   linker->context = &context;
-  auto& [names, values] = linker->options = list(options);
+  linker->options = list(options);
+  auto& names = linker->options.names;
+  auto& values = linker->options.values;
   const auto keep = [&](CUjit_option buffer, CUjit_option size, char* log) {
     names.insert(names.end(), {buffer, size});
     values.insert(values.end(), {log, reinterpret_cast<void*>(kJitLogBytes - 1)});
