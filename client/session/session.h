@@ -213,7 +213,7 @@ class Session {
   Result<void> ask_until_resumed(Absence& absence);
   Result<bool> try_to_come_back(Absence& absence);
   Result<void> adopt_again(Migrator& target);
-  // What the server's hello has said, for a later return.
+  // Keeps the session's number and resume key, which the client shows when it connects again.
   void remember_home(const hello::HelloReply& reply);
   Reconnector::Terms resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
                                   const transport::Options& options) const;

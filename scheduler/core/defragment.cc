@@ -240,7 +240,7 @@ bool Core::has_made_room() const {
                      });
 }
 
-// Returns the place that moves have made free for the request; null if there is none.
+// Returns the GPUs that moves of other leases have freed for the request, or nullopt.
 std::optional<std::vector<GpuSlot>> Core::place_made_for(const WaitingRequest& waiter) const {
   if (!defragmentation_ || defragmentation_->stream != waiter.stream || !has_made_room()) return std::nullopt;
   return defragmentation_->place;

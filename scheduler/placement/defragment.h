@@ -33,7 +33,7 @@ struct DefragHost {
   std::vector<DefragGpu> gpus;
 };
 
-// What a lease has on one host.
+// The shares of one lease on one host.
 struct RunningPart {
   struct Share {
     uint32_t gpu = 0;  // index in DefragHost::gpus
@@ -46,7 +46,7 @@ struct RunningPart {
   int64_t cpu_milli = 0, host_memory = 0;
   double remaining = 0;  // seconds until it is expected to end
   bool movable = false;
-  // Of a movable part:
+  // Valid if `movable`:
   uint64_t bytes = 0;              // of memory that a move copies
   double seconds = 0;              // that a move takes
   std::vector<uint32_t> excluded;  // hosts that it cannot move to, besides its own

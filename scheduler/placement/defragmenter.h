@@ -82,7 +82,7 @@ class Defragmenter {
   }
   DefragHost& change(uint32_t host) { return changed_.try_emplace(host, hosts_[host]).first->second; }
 
-  // What the request lacks on a GPU; nothing is lacking if neither is above 0.
+  // How much compute and memory must become free on a GPU before the request fits; 0 or less: enough is free.
   struct Lack {
     int64_t milli, memory;
     bool none() const { return milli <= 0 && memory <= 0; }

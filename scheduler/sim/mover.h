@@ -52,7 +52,7 @@ class Mover {
   // Holds GPUs for this task, the first that waits: the place that moves make free for it, beginning such
   // moves if they pay, or with MoveOptions::reserve the host on which the fewest are missing.
   void hold_for(uint32_t task, const placement::Request& request, double now);
-  // Returns the place that moves have made free for the task.
+  // Returns the GPUs that moves of other tasks have freed for the task, or nullopt.
   std::optional<placement::Placement> place_for(uint32_t task, const placement::Request& request) const;
   // The task has started somewhere.
   void forget_head(uint32_t task);

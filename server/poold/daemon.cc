@@ -147,7 +147,7 @@ class Daemon {
   }
 
  private:
-  // What the next program of this process must know.
+  // The state that an upgrade hands to the new program.
   upgrade::State state() const {
     upgrade::State state;
     state.set_format(kStateFormat);

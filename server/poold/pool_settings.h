@@ -1,4 +1,4 @@
-// What the options mean for WorkerPool. Pure.
+// Derives the settings of WorkerPool from poold's options. No side effects.
 #pragma once
 #include <memory>
 

@@ -36,7 +36,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Opens a program, and returns a path of the open file; empty: there is no such path.
+// Opens a program, and returns a path that stays valid when the file is replaced; empty if it cannot.
 std::string open_program(const std::string& program) {
   constexpr int kFirstFree = 10;  // lower numbers are the worker's own (server/handover/handover.h)
   const int opened = ::open(program.c_str(), O_RDONLY | O_CLOEXEC);

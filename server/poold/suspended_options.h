@@ -1,4 +1,4 @@
-// What the options say of suspended sessions. At poold's start, before other threads.
+// Reads poold's options for suspended sessions. Call it before poold starts other threads.
 #pragma once
 #include "common/result.h"
 #include "server/poold/options.h"

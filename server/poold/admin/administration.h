@@ -28,7 +28,7 @@ class Administration {
   void close();
   // The same, but keeps the socket for this process's next program, or for serve_kept_socket().
   void pause();
-  // Serves the socket of pause(), or of restore(). Returns false if there is none at this path.
+  // Serves the socket that pause() or restore() has kept. Returns false if no socket of this path was kept.
   bool serve_kept_socket(const std::string& path);
   admin::Snapshot snapshot() const { return take_snapshot(sources()); }
   const EndedSessionsUsage& ended() const { return ended_; }

@@ -81,7 +81,7 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_moved_bytes(value(page.migrated_bytes));
 }
 
-// What a suspended session is doing, for people.
+// The state of a suspended session, as pool-admin prints it.
 const char* suspension_text(const SuspendedSession& session) {
   switch (session.state) {
     case SuspendedSession::State::storing:

@@ -255,7 +255,7 @@ void CheckedProgram::start(asio::io_context& context, const Program& program, co
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(output[1]);
-  ::close(sender->socket);  // the sender ends if nobody reads
+  ::close(sender->socket);  // the child has its own: when that closes, the sender's writes fail and it exits
   const int pidfd = error == 0 ? static_cast<int>(::syscall(SYS_pidfd_open, self->pid_, 0)) : -1;
   if (pidfd < 0) {
     const int why = error != 0 ? error : errno;

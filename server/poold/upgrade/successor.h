@@ -53,7 +53,7 @@ void unblock_signals();
 // the state, and ends (PreviousProgram::only_check). Nothing else changes.
 class CheckedProgram : public std::enable_shared_from_this<CheckedProgram> {
  public:
-  // What the child has printed: its version, or why it cannot take over.
+  // `version`: of the checked program, as it prints it; or the reason why it cannot take over.
   using Checked = std::function<void(const Result<std::string>& version)>;
   // Calls back once, after this has returned.
   static void start(asio::io_context& context, const Program& program, const upgrade::State& state,
