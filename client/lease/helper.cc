@@ -1,8 +1,6 @@
 #include "client/lease/helper.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,38 +8,23 @@
 #include <cstdio>
 #include <system_error>
 
-extern char** environ;
+#include "common/spawn.h"
 
 namespace gpupool::client {
 namespace {
 
 constexpr size_t kLongestAnswer = 64 * 1024;
 
-// Starts it in a new session, so that it does not get the terminal's signals, with default signal handlers
-// and mask.
+// Starts it in a new session, so that it does not get the terminal's signals. Returns 0 or an errno.
 int spawn(const std::string& holder, const std::string& address, const std::string& program, int answer,
           pid_t& pid) {
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&files, answer, 1);
-  ::posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  Spawn child(POSIX_SPAWN_SETSID);
+  child.give_no_input();
+  child.give(answer, STDOUT_FILENO);
   char self[16];
   std::snprintf(self, sizeof self, "%d", static_cast<int>(::getpid()));
-  char* const words[] = {const_cast<char*>(holder.c_str()), const_cast<char*>(address.c_str()),
-                         const_cast<char*>(program.c_str()), self, nullptr};
-  const int error = ::posix_spawn(&pid, holder.c_str(), &files, &attributes, words, environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  return error;
+  const char* const words[] = {holder.c_str(), address.c_str(), program.c_str(), self, nullptr};
+  return child.start(holder.c_str(), words, pid);
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ constexpr int kSessionPageDescriptor = 5;  // quota::SessionPage
 constexpr int kCodeDescriptor = 6;         // once it has a client: the tenant's compiled code (tenant_code.h)
 // Once it has a client: the tenant's folder for the NVIDIA driver's cache (cache_folders.h).
 constexpr int kCacheDescriptor = 7;
+// poold gives a worker no descriptor whose number in poold is lower: it could be one of the above.
+constexpr int kFirstFreeDescriptor = 10;
 
 // Limit for a client's Hello. wire::kMaxHelloBytes is much larger, because it also applies to the reply.
 constexpr uint32_t kMaxClientHelloBytes = 64 * 1024;

@@ -38,9 +38,8 @@ void raise_descriptor_limit() {
 
 // Opens a program, and returns a path that stays valid when the file is replaced; empty if it cannot.
 std::string open_program(const std::string& program) {
-  constexpr int kFirstFree = 10;  // lower numbers are the worker's own (server/handover/handover.h)
   const int opened = ::open(program.c_str(), O_RDONLY | O_CLOEXEC);
-  const int file = ::fcntl(opened, F_DUPFD_CLOEXEC, kFirstFree);
+  const int file = ::fcntl(opened, F_DUPFD_CLOEXEC, kFirstFreeDescriptor);
   ::close(opened);
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   return file >= 0 && ::access(path.c_str(), X_OK) == 0 ? path : "";

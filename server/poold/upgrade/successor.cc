@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,11 +17,10 @@
 #include <utility>
 
 #include "common/blocked_signals.h"
+#include "common/spawn.h"
 #include "common/text/printable.h"
 #include "common/version.h"
 #include "server/handover/handover.h"
-
-extern char** environ;
 
 namespace gpupool::server {
 namespace {
@@ -235,25 +233,14 @@ void CheckedProgram::start(asio::io_context& context, const Program& program, co
   if (!sender) return ::close(output[1]), fail(sender.error());
   self->sender_ = sender->pid;
 
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
+  Spawn child(POSIX_SPAWN_SETPGROUP);
   constexpr int kSocket = 3;
-  ::posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, output[1], STDERR_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, sender->socket, kSocket);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  for (const int number : {STDOUT_FILENO, STDERR_FILENO}) child.give(output[1], number);
+  child.give(sender->socket, kSocket);
   const auto environment =
       environment_with(std::to_string(kSocket) + ":" + std::to_string(sender->pid) + ":check");
-  const int error = ::posix_spawn(&self->pid_, program.path.c_str(), &actions, &attributes,
-                                  words_of(program.arguments).data(), words_of(environment).data());
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&actions);
+  const int error = child.start(program.path.c_str(), words_of(program.arguments).data(), self->pid_,
+                                words_of(environment).data());
   ::close(output[1]);
   ::close(sender->socket);  // the child has its own: when that closes, the sender's writes fail and it exits
   const int pidfd = error == 0 ? static_cast<int>(::syscall(SYS_pidfd_open, self->pid_, 0)) : -1;

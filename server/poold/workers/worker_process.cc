@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,10 +11,9 @@
 #include <system_error>
 #include <utility>
 
+#include "common/spawn.h"
 #include "server/handover/handover.h"
 #include "server/sockets/untrusted_socket.h"
-
-extern char** environ;
 
 namespace gpupool::server {
 namespace {
@@ -23,9 +21,6 @@ namespace {
 Error cannot_start(const std::string& program, int error) {
   return {ErrorCode::unavailable, "cannot start " + program + ": " + std::generic_category().message(error)};
 }
-
-// Lower descriptors are targets of dup2 in the child, so a source must not be one of them.
-constexpr int kFirstFree = 10;
 
 const std::string& executed(const WorkerProgram& program) {
   return program.executed.empty() ? program.program : program.executed;
@@ -40,7 +35,7 @@ struct Channel {
 bool open_channel(int type, Channel& out) {
   int ends[2];
   if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0) return false;
-  out = {ends[0], ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFree)};
+  out = {ends[0], ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFreeDescriptor)};
   const int error = errno;
   ::close(ends[1]);
   errno = error;
@@ -57,7 +52,7 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   Channel control, output;
   int theirs_page = -1;
   if (!open_channel(SOCK_SEQPACKET, control) || !open_channel(SOCK_STREAM, output) ||
-      (theirs_page = ::fcntl((*page)->descriptor(), F_DUPFD_CLOEXEC, kFirstFree)) < 0) {
+      (theirs_page = ::fcntl((*page)->descriptor(), F_DUPFD_CLOEXEC, kFirstFreeDescriptor)) < 0) {
     const int error = errno;
     for (const int descriptor : {control.ours, control.theirs, output.ours, output.theirs}) {
       if (descriptor >= 0) ::close(descriptor);
@@ -65,21 +60,11 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
     return cannot_start(program.program, error);
   }
 
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  for (const int number : {STDOUT_FILENO, STDERR_FILENO, kLogDescriptor})
-    ::posix_spawn_file_actions_adddup2(&actions, output.theirs, number);
-  ::posix_spawn_file_actions_adddup2(&actions, control.theirs, kControlDescriptor);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs_page, kSessionPageDescriptor);
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  ::posix_spawnattr_setsigmask(&attributes, &signals);
-  ::sigfillset(&signals);
-  ::posix_spawnattr_setsigdefault(&attributes, &signals);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  Spawn worker;
+  worker.give_no_input();
+  for (const int number : {STDOUT_FILENO, STDERR_FILENO, kLogDescriptor}) worker.give(output.theirs, number);
+  worker.give(control.theirs, kControlDescriptor);
+  worker.give(theirs_page, kSessionPageDescriptor);
 
   const std::string parent = std::to_string(::getpid()), cache_bytes = std::to_string(program.cache_bytes);
   const char* words[] = {"poold-worker",
@@ -109,10 +94,7 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          log::name_of(program.log_level),
                          nullptr};
   StartedWorker started{.pid = -1, .control = control.ours, .output = output.ours, .page = std::move(*page)};
-  const int error = ::posix_spawn(&started.pid, executed(program).c_str(), &actions, &attributes,
-                                  const_cast<char* const*>(words), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&actions);
+  const int error = worker.start(executed(program).c_str(), words, started.pid);
   for (const int descriptor : {control.theirs, output.theirs, theirs_page}) ::close(descriptor);
   if (error != 0) {
     ::close(control.ours);
