@@ -1,14 +1,10 @@
 #include "scheduler/placement/defragmenter.h"
 
 namespace gpupool::placement {
-namespace {
 
-// Returns the part of a request's processors or host memory that belongs to `gpus` of its GPUs.
 int64_t beside(const DefragRequest& request, int64_t whole, int gpus) {
   return gpus == request.gpus ? whole : (whole + request.gpus - 1) / request.gpus * gpus;
 }
-
-}  // namespace
 
 bool fits(const DefragGpu& gpu) {
   return gpu.need_milli > 0 && gpu.milli >= gpu.need_milli && gpu.memory >= gpu.need_memory;

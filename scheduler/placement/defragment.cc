@@ -43,8 +43,8 @@ std::optional<std::vector<uint32_t>> Defragmenter::match(const RunningPart& part
   return gpus;
 }
 
-// Returns the hosts with room for a part like this: those on which the least is left first, then those that
-// are the dearest to clear. Other moves of the plan may have taken the room since.
+// Returns the hosts that had room for a part of this size before the plan's moves: first those whose matching
+// GPUs have the least free, then those that cost the most to clear. None if the limit of work is reached.
 const std::vector<uint32_t>& Defragmenter::targets_of(const RunningPart& part) {
   std::vector<uint64_t> key{static_cast<uint64_t>(part.cpu_milli), static_cast<uint64_t>(part.host_memory)};
   for (const RunningPart::Share& share : part.shares) {
@@ -78,20 +78,29 @@ const std::vector<uint32_t>& Defragmenter::targets_of(const RunningPart& part) {
   return hosts;
 }
 
+// Takes what the moved part needs from the free amounts of its new host, or gives it back.
+void Defragmenter::take_target(const DefragPlan::Move& move, bool give_back) {
+  const RunningPart& moved = parts_[move.part];
+  DefragHost& to = change(move.host);
+  const int sign = give_back ? 1 : -1;
+  for (size_t i = 0; i < move.gpus.size(); ++i) {
+    DefragGpu& gpu = to.gpus[move.gpus[i]];
+    const RunningPart::Share& share = moved.shares[i];
+    gpu.milli += sign * share.milli;
+    gpu.memory = give_back ? gpu.memory + share.memory : gpu.memory - share.memory;
+  }
+  to.cpu_milli += sign * moved.cpu_milli;
+  to.host_memory += sign * moved.host_memory;
+}
+
 bool Defragmenter::move_to(uint32_t part, uint32_t host) {
   const RunningPart& moved = parts_[part];
   const auto gpus = match(moved, state(host));
   if (!gpus) return false;
-  DefragHost& to = change(host);
-  for (size_t i = 0; i < gpus->size(); ++i) {
-    to.gpus[(*gpus)[i]].milli -= moved.shares[i].milli;
-    to.gpus[(*gpus)[i]].memory -= moved.shares[i].memory;
-  }
-  to.cpu_milli -= moved.cpu_milli;
-  to.host_memory -= moved.host_memory;
+  plan_.moves.push_back({part, host, *gpus});
+  take_target(plan_.moves.back(), false);
   gone_[moved.host].push_back(part);
   moving_.insert(moved.lease);
-  plan_.moves.push_back({part, host, *gpus});
   plan_.bytes += moved.bytes;
   plan_.seconds += moved.seconds;
   plan_.cost += moved.cost();
@@ -101,15 +110,8 @@ bool Defragmenter::move_to(uint32_t part, uint32_t host) {
 // Takes the last moves back until so many are left.
 void Defragmenter::undo(size_t moves) {
   for (; plan_.moves.size() > moves; plan_.moves.pop_back()) {
-    const DefragPlan::Move& last = plan_.moves.back();
-    const RunningPart& moved = parts_[last.part];
-    DefragHost& to = change(last.host);
-    for (size_t i = 0; i < last.gpus.size(); ++i) {
-      to.gpus[last.gpus[i]].milli += moved.shares[i].milli;
-      to.gpus[last.gpus[i]].memory += moved.shares[i].memory;
-    }
-    to.cpu_milli += moved.cpu_milli;
-    to.host_memory += moved.host_memory;
+    const RunningPart& moved = parts_[plan_.moves.back().part];
+    take_target(plan_.moves.back(), true);
     gone_[moved.host].pop_back();
     moving_.erase(moved.lease);
     plan_.bytes -= moved.bytes;
@@ -162,7 +164,8 @@ bool Defragmenter::on_one_host() {
   return false;
 }
 
-// Gives the GPU to the request. Moved parts do not get the room that parts which leave it will free.
+// Gives the GPU to the request. Takes from the free amounts only what the departing parts (`gone`) do not
+// cover: their room is not free yet, so no moved part may be placed in it.
 void Defragmenter::take(uint32_t host, uint32_t gpu, const Parts& gone) {
   DefragHost& on = change(host);
   DefragGpu& its = on.gpus[gpu];
@@ -170,8 +173,8 @@ void Defragmenter::take(uint32_t host, uint32_t gpu, const Parts& gone) {
   for (const uint32_t part : gone) lack.cover(parts_[part], gpu);
   its.milli -= static_cast<int>(std::clamp<int64_t>(lack.milli, 0, its.milli));
   its.memory -= static_cast<uint64_t>(std::clamp<int64_t>(lack.memory, 0, static_cast<int64_t>(its.memory)));
-  on.cpu_milli -= std::min(on.cpu_milli, (request_.cpu_milli + request_.gpus - 1) / request_.gpus);
-  on.host_memory -= std::min(on.host_memory, (request_.host_memory + request_.gpus - 1) / request_.gpus);
+  on.cpu_milli -= std::min(on.cpu_milli, beside(request_, request_.cpu_milli, 1));
+  on.host_memory -= std::min(on.host_memory, beside(request_, request_.host_memory, 1));
   plan_.place.emplace_back(host, gpu);
 }
 
@@ -254,15 +257,29 @@ double expected_wait(const std::vector<DefragHost>& hosts, const std::vector<Run
   return std::numeric_limits<double>::infinity();
 }
 
-std::optional<DefragPlan> plan_defragmentation(const std::vector<DefragHost>& hosts,
-                                               const std::vector<RunningPart>& parts,
-                                               const DefragRequest& request, const DefragLimits& limits) {
-  // Moves do not help if all that is free together does not suffice.
+DefragLimits limits_left(const DefragBudget& budget, uint64_t moves_spent, uint64_t bytes_spent,
+                         uint64_t moving) {
+  const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
+  DefragLimits limits;
+  if (budget.moves != 0) limits.moves = static_cast<uint32_t>(left(budget.moves, moves_spent));
+  if (budget.at_once != 0)
+    limits.moves = static_cast<uint32_t>(std::min<uint64_t>(limits.moves, left(budget.at_once, moving)));
+  if (budget.bytes != 0) limits.bytes = left(budget.bytes, bytes_spent);
+  return limits;
+}
+
+bool enough_is_free(const std::vector<DefragHost>& hosts, const DefragRequest& request) {
   double free = 0;
   for (const DefragHost& host : hosts) {
     for (const DefragGpu& gpu : host.gpus) free += gpu.milli;
   }
-  if (limits.moves == 0 || free < request.gpus * request.milli) return std::nullopt;
+  return free >= request.gpus * request.milli;
+}
+
+std::optional<DefragPlan> plan_defragmentation(const std::vector<DefragHost>& hosts,
+                                               const std::vector<RunningPart>& parts,
+                                               const DefragRequest& request, const DefragLimits& limits) {
+  if (limits.moves == 0 || !enough_is_free(hosts, request)) return std::nullopt;
   const double wait = expected_wait(hosts, parts, request);
   if (wait == 0) return std::nullopt;
   return Defragmenter(hosts, parts, request, limits, wait).run();

@@ -17,6 +17,8 @@
 
 namespace gpupool::placement {
 
+constexpr int kSearchEverySeconds = 5;  // least time between two searches, for the callers
+
 struct DefragGpu {
   uint32_t kind = 0;    // a share moves only between GPUs of one kind
   uint64_t size = 0;    // bytes of all of its memory; a share moves only to a GPU of at least the same size
@@ -63,8 +65,19 @@ struct DefragRequest {
 struct DefragLimits {
   uint32_t moves = UINT32_MAX;
   uint64_t bytes = UINT64_MAX;
-  uint64_t work = 500'000;  // hosts looked at for moved parts
+  uint64_t work = 500'000;  // most hosts examined as targets of moved parts; bounds the search's time
 };
+
+// Limits of all moves together, as a policy sets them. 0: no limit.
+struct DefragBudget {
+  uint64_t moves = 0, bytes = 0;  // per hour
+  uint64_t at_once = 0;           // most moves under way
+};
+
+// Returns what the budget still allows after so many moves and bytes in the last hour, while `moving` moves
+// are under way.
+DefragLimits limits_left(const DefragBudget& budget, uint64_t moves_spent, uint64_t bytes_spent,
+                         uint64_t moving);
 
 struct DefragPlan {
   struct Move {
@@ -79,6 +92,9 @@ struct DefragPlan {
   double wait = 0;     // seconds that the request is expected to wait without them
   double cost = 0, gain = 0;
 };
+
+// True if the free shares of all hosts together suffice for the request. If not, moves do not help.
+bool enough_is_free(const std::vector<DefragHost>& hosts, const DefragRequest& request);
 
 // Returns null if the request fits already, no moves within the limits make it fit, or they cost more than
 // they bring.

@@ -13,6 +13,8 @@ namespace gpupool::placement {
 
 // True if the request can take its share of the GPU now.
 bool fits(const DefragGpu& gpu);
+// Returns the part of a request's processors or host memory that belongs to `gpus` of its GPUs.
+int64_t beside(const DefragRequest& request, int64_t whole, int gpus);
 // True if these processors and this host memory suffice for so many GPUs of the request.
 bool host_suffices(const DefragRequest& request, int64_t cpu_milli, int64_t memory, int gpus);
 // Returns how many GPUs the request could get on the host now; with `one_host` all or none.
@@ -30,7 +32,9 @@ class Defragmenter {
         on_host_(hosts.size()),
         clearing_cost_(hosts.size()) {
     plan_.wait = wait;
-    constexpr double kNever = 1e9;  // GPU-seconds
+    // GPU-seconds counted for a part that cannot move. Its host can never be emptied, so of hosts with
+    // equally little free, moved parts go there first.
+    constexpr double kNever = 1e9;
     for (uint32_t part = 0; part < parts.size(); ++part) {
       if (parts[part].movable) on_host_[parts[part].host].push_back(part);
       clearing_cost_[parts[part].host] += parts[part].movable ? parts[part].cost() : kNever;
@@ -100,6 +104,7 @@ class Defragmenter {
   bool clear_host_resources(Clearing& clearing);
   std::optional<std::vector<uint32_t>> match(const RunningPart& part, const DefragHost& to) const;
   const std::vector<uint32_t>& targets_of(const RunningPart& part);
+  void take_target(const DefragPlan::Move& move, bool give_back);
   bool move_to(uint32_t part, uint32_t host);
   bool move_all(Parts parts);
   void undo(size_t moves);
@@ -112,8 +117,9 @@ class Defragmenter {
   const std::vector<RunningPart>& parts_;
   const DefragRequest& request_;
   const DefragLimits& limits_;
-  std::vector<Parts> on_host_;                        // movable parts
-  std::vector<double> clearing_cost_;                 // of each host: that of all of its parts
+  std::vector<Parts> on_host_;  // movable parts
+  // By host: GPU-seconds to move all of its parts away; huge if one cannot move.
+  std::vector<double> clearing_cost_;
   std::unordered_map<uint32_t, DefragHost> changed_;  // hosts on which the plan has placed something
   std::unordered_map<uint32_t, Parts> gone_;          // by host: parts that the plan moves away
   std::unordered_set<uint32_t> moving_;               // their leases

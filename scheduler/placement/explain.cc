@@ -117,7 +117,7 @@ Explanation Placer::explain(const Request& request) const {
     out.text = "impossible: " + checked.error().message;
     return out;
   }
-  const bool over_nodes = request.gpus > 1 && request.spread != Distance::host;
+  const bool over_nodes = !request.one_host();
   const Shape shape = cluster_.shape_of(request, over_nodes ? 1 : request.gpus);
   Survey survey;
   for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {

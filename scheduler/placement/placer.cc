@@ -45,7 +45,7 @@ Result<void> Placer::check(const Request& request) {
 
 void Placer::count(const Request& request) {
   // Requests that may span nodes are placed GPU by GPU, so they count as that many requests for one GPU.
-  if (request.gpus > 1 && request.spread != Distance::host) {
+  if (!request.one_host()) {
     workload_.observe(cluster_.shape_of(request, 1), request.gpus);
   } else {
     workload_.observe(cluster_.shape_of(request));
@@ -146,7 +146,7 @@ std::optional<Placement> Placer::decide(const Request& request) {
     if (const auto slot = best_slot(request, cluster_.shape_of(request)))
       return Placement{{part_of(request, *slot, request.gpus)}, request.group};
   }
-  if (request.gpus > 1 && request.spread != Distance::host) return decide_over_nodes(request);
+  if (!request.one_host()) return decide_over_nodes(request);
   return std::nullopt;
 }
 

@@ -31,6 +31,8 @@ struct Request {
   Distance spread = Distance::host;  // maximum distance of the GPUs' nodes; the nearest are taken
   std::string group;                 // the request's group; empty: none
   std::vector<GroupRule> rules;
+  // True if all of its GPUs must be on one node.
+  bool one_host() const { return gpus <= 1 || spread == Distance::host; }
 };
 
 // Identifies a node of a Cluster. The id of a removed node is never reused, though its slot is.

@@ -16,7 +16,6 @@ using placement::RunningPart;
 
 namespace {
 
-constexpr double kSearchEvery = 5;  // seconds
 constexpr double kHour = 3600;
 
 }  // namespace
@@ -46,13 +45,13 @@ void Mover::end(uint32_t task) {
 
 std::optional<double> Mover::next_end() const {
   if (arrivals_.empty()) return std::nullopt;
-  return arrivals_.begin()->first.first;
+  return arrivals_.begin()->first;
 }
 
 std::vector<uint32_t> Mover::end_moves(double now) {
   std::vector<uint32_t> tasks;
-  while (!arrivals_.empty() && arrivals_.begin()->first.first <= now) {
-    const uint32_t task = arrivals_.begin()->first.second;
+  while (!arrivals_.empty() && arrivals_.begin()->first <= now) {
+    const uint32_t task = arrivals_.begin()->second;
     arrivals_.erase(arrivals_.begin());
     Running& running = running_.at(task);
     const Placement old{{running.placement.parts[running.part]}, running.placement.group};
@@ -138,7 +137,7 @@ std::optional<Placement> Mover::place_for(uint32_t task, const Request& request)
 // Returns the GPUs with the largest free shares of the host on which the fewest are missing, or of all hosts
 // if the request may be on several.
 Mover::Place Mover::place_to_reserve(const Request& request) const {
-  const bool one_host = request.gpus == 1 || request.spread == placement::Distance::host;
+  const bool one_host = request.one_host();
   const placement::Shape shape = cluster_.shape_of(request, one_host ? request.gpus : 1);
   Place best;
   int best_free = -1;
@@ -197,7 +196,9 @@ void Mover::add_parts(uint32_t task, const Running& running, double now, std::ve
     out.seconds = static_cast<double>(out.bytes) / options_.bytes_per_second + options_.silence;
     out.movable =
         movable && !out.shares.empty() && (options_.longest == 0 || out.seconds <= options_.longest);
-    for (const Part& other : running.placement.parts) out.excluded.push_back(other.node.slot);
+    if (out.movable) {
+      for (const Part& other : running.placement.parts) out.excluded.push_back(other.node.slot);
+    }
     parts.push_back(std::move(out));
     of.emplace_back(task, index);
   };
@@ -210,24 +211,18 @@ placement::DefragLimits Mover::limits(double now) {
   while (!spent_.empty() && spent_.front().at <= now - kHour) spent_.pop_front();
   uint64_t moves = 0, bytes = 0;
   for (const Spent& one : spent_) moves += one.moves, bytes += one.bytes;
-  const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
-  placement::DefragLimits limits;
-  if (options_.moves_per_hour != 0)
-    limits.moves = static_cast<uint32_t>(left(options_.moves_per_hour, moves));
-  if (options_.at_once != 0)
-    limits.moves =
-        static_cast<uint32_t>(std::min<uint64_t>(limits.moves, left(options_.at_once, arrivals_.size())));
-  if (options_.bytes_per_hour != 0) limits.bytes = left(options_.bytes_per_hour, bytes);
-  return limits;
+  const placement::DefragBudget budget{
+      .moves = options_.moves_per_hour, .bytes = options_.bytes_per_hour, .at_once = options_.at_once};
+  return placement::limits_left(budget, moves, bytes, arrivals_.size());
 }
 
 // Begins moves that make room for the task, if there are any that cost less than they bring.
-bool Mover::search(uint32_t task, const Request& request, double now) {
+void Mover::search(uint32_t task, const Request& request, double now) {
   const placement::DefragLimits budget = limits(now);
-  if (budget.moves == 0) return false;
-  next_search_ = now + kSearchEvery;
+  if (budget.moves == 0) return;
+  next_search_ = now + placement::kSearchEverySeconds;
   const float start = cpu_microseconds();
-  const bool one_host = request.gpus == 1 || request.spread == placement::Distance::host;
+  const bool one_host = request.one_host();
   const placement::Shape shape = cluster_.shape_of(request, one_host ? request.gpus : 1);
   std::vector<DefragHost> hosts(cluster_.slots());
   for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {
@@ -257,7 +252,7 @@ bool Mover::search(uint32_t task, const Request& request, double now) {
                                                      .milli = static_cast<double>(request.milli)},
                                                     budget);
   moved_.search.push_back(std::max(0.0f, cpu_microseconds() - start));
-  if (!plan) return false;
+  if (!plan) return;
   steps_.clear();
   for (const auto& move : plan->moves) {
     const auto [moving, part] = of[move.part];
@@ -272,7 +267,7 @@ bool Mover::search(uint32_t task, const Request& request, double now) {
     running.to = {{to}, running.placement.group};
     running.arrives = now + parts[move.part].seconds;
     allocate(running.to);
-    arrivals_[{running.arrives, moving}] = true;
+    arrivals_.insert({running.arrives, moving});
   }
   head_ = task;
   place_ = plan->place;
@@ -280,7 +275,6 @@ bool Mover::search(uint32_t task, const Request& request, double now) {
   ++moved_.begun;
   moved_.moves += static_cast<uint32_t>(plan->moves.size());
   moved_.bytes += plan->bytes;
-  return true;
 }
 
 }  // namespace gpupool::sim

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "scheduler/placement/cluster.h"
@@ -42,9 +43,9 @@ class Mover {
   void start(uint32_t task, placement::Placement placement, double now);
   void end(uint32_t task);
 
-  // Moves that are under way end one after the other: the time of the next end, and what to do then. Returns
-  // the tasks that have moved; each stood still for MoveOptions::silence.
+  // Returns the time at which the next of the moves that are under way ends, or nullopt.
   std::optional<double> next_end() const;
+  // Ends the moves that are due, and returns their tasks; each stood still for MoveOptions::silence.
   std::vector<uint32_t> end_moves(double now);
 
   // Lets others use what is held for the head.
@@ -74,7 +75,7 @@ class Mover {
 
   void allocate(const placement::Placement& placement);
   void release(const placement::Placement& placement);
-  bool search(uint32_t task, const placement::Request& request, double now);
+  void search(uint32_t task, const placement::Request& request, double now);
   void add_parts(uint32_t task, const Running& running, double now,
                  std::vector<placement::RunningPart>& parts,
                  std::vector<std::pair<uint32_t, size_t>>& of) const;
@@ -88,8 +89,8 @@ class Mover {
 
   placement::Cluster& cluster_;
   const MoveOptions options_;
-  std::map<uint32_t, Running> running_;                   // by task
-  std::map<std::pair<double, uint32_t>, bool> arrivals_;  // of moving tasks
+  std::map<uint32_t, Running> running_;             // by task
+  std::set<std::pair<double, uint32_t>> arrivals_;  // of moving tasks
   placement::Placement held_;
   std::optional<uint32_t> head_;  // the task for which others move, and its place
   Place place_;
