@@ -163,6 +163,8 @@ class Core {
   bool begin_defragmentation(const WaitingRequest& waiter, std::vector<DefragMove> moves,
                              const placement::DefragPlan& plan, Time now);
   void tick_defragmentation(Time now);
+  bool makes_room_for(Stream stream) const;
+  const Lease* find_unfinished(const Defragmentation::Step& step) const;
   bool has_made_room() const;
   std::optional<std::vector<GpuSlot>> place_made_for(const WaitingRequest& waiter) const;
   bool hold_place(const WaitingRequest& waiter, const Demand& demand, Time now);
@@ -261,7 +263,8 @@ class Core {
   std::vector<GpuSlot> reservation_;
   std::optional<Defragmentation> defragmentation_;
   std::deque<DefragmentationSpent> defragmentation_spent_;  // within the last hour, oldest first
-  Time defragment_at_ = 0;                                  // when defragment() may search again
+  Time defragment_at_ = 0;                                  // earliest time of the next search
+  // Earliest time at which tick() has the queue looked at again, for a search.
   Time defragment_tick_at_ = 0;
   std::map<std::string, Stream> blocked_;  // tenant -> its first request that exceeds its quota
   uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now

@@ -11,7 +11,6 @@
 #include <unordered_map>
 
 #include "common/text/units.h"
-#include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/feasibility.h"
 
@@ -21,9 +20,8 @@ namespace {
 using placement::DefragHost;
 using placement::RunningPart;
 
-constexpr Time kSearchEvery = 5'000;
+constexpr Time kSearchEvery = placement::kSearchEverySeconds * 1000;
 constexpr Time kHour = 3'600'000;
-constexpr size_t kIdDigits = 8;  // digits of a lease's id in texts
 
 std::string number_text(double value) {
   return std::to_string(static_cast<uint64_t>(std::clamp(value, 0.0, 1e15)));
@@ -35,7 +33,8 @@ struct Picture {
   std::unordered_map<const Node*, uint32_t> host_of;
   std::vector<DefragHost> hosts;
   std::vector<RunningPart> parts;
-  std::vector<std::pair<Lease*, size_t>> leases;  // of each part: its lease, and its place if it can move
+  // By part: its lease, and its index in Lease::parts if it can move.
+  std::vector<std::pair<Lease*, size_t>> leases;
 
   void add_host(Node& node, const Demand& demand, std::map<std::string, uint32_t>& kinds) {
     host_of[&node] = static_cast<uint32_t>(hosts.size());
@@ -95,7 +94,7 @@ RunningPart Core::running_part(const Lease& lease, const LeasePart& part, lease:
   out.bytes = bytes_of(part);
   out.seconds = static_cast<double>(out.bytes) / static_cast<double>(policy_.move_bytes_per_second()) +
                 policy_.move_silence_ms() / 1000.0;
-  // A longer move would be turned round.
+  // A move that takes longer than policy `move` is undone, so it is not begun.
   const bool in_time = policy_.move_ms() == 0 || out.seconds * 1000 <= policy_.move_ms();
   out.movable = in_time && may_defragment(lease, place, priority);
   if (!out.movable) return out;
@@ -117,15 +116,10 @@ placement::DefragLimits Core::defragment_limits(Time now) {
     defragmentation_spent_.pop_front();
   uint64_t moves = 0, bytes = 0;
   for (const DefragmentationSpent& one : defragmentation_spent_) moves += one.moves, bytes += one.bytes;
-  const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
-  placement::DefragLimits limits;
-  if (policy_.defragment_moves() != 0)
-    limits.moves = static_cast<uint32_t>(left(policy_.defragment_moves(), moves));
-  if (policy_.defragment_at_once() != 0)
-    limits.moves = static_cast<uint32_t>(
-        std::min<uint64_t>(limits.moves, left(policy_.defragment_at_once(), moving_.size())));
-  if (policy_.defragment_bytes() != 0) limits.bytes = left(policy_.defragment_bytes(), bytes);
-  return limits;
+  const placement::DefragBudget budget{.moves = policy_.defragment_moves(),
+                                       .bytes = policy_.defragment_bytes(),
+                                       .at_once = policy_.defragment_at_once()};
+  return placement::limits_left(budget, moves, bytes, moving_.size());
 }
 
 // Begins moves after which the request fits, if there are any within the budget that cost less than they
@@ -140,6 +134,12 @@ bool Core::defragment(const WaitingRequest& waiter, const Demand& demand, Time n
   for (auto& [name, node] : nodes_) {
     if (node.open()) picture.add_host(node, demand, kinds);
   }
+  const placement::DefragRequest request{.gpus = static_cast<int>(demand.gpus),
+                                         .one_host = demand.one_host,
+                                         .cpu_milli = static_cast<int64_t>(demand.host.cpu_milli),
+                                         .host_memory = static_cast<int64_t>(demand.host.memory),
+                                         .milli = static_cast<double>(demand.milli)};
+  if (!placement::enough_is_free(picture.hosts, request)) return false;  // before the leases, which are many
   std::unordered_map<const Lease*, uint32_t> numbers;
   picture.parts.reserve(leases_.all().size());
   picture.leases.reserve(leases_.all().size());
@@ -152,18 +152,13 @@ bool Core::defragment(const WaitingRequest& waiter, const Demand& demand, Time n
       picture.leases.emplace_back(&lease, lease.place_on(*node));
     }
   }
-  const auto plan = placement::plan_defragmentation(picture.hosts, picture.parts,
-                                                    {.gpus = static_cast<int>(demand.gpus),
-                                                     .one_host = demand.one_host,
-                                                     .cpu_milli = static_cast<int64_t>(demand.host.cpu_milli),
-                                                     .host_memory = static_cast<int64_t>(demand.host.memory),
-                                                     .milli = static_cast<double>(demand.milli)},
-                                                    limits);
+  const auto plan = placement::plan_defragmentation(picture.hosts, picture.parts, request, limits);
   if (!plan) return false;
   std::vector<GpuSlot> place;
   for (const auto& [host, gpu] : plan->place) place.push_back({picture.nodes[host], gpu});
   if (exceeds_quota(tenant(waiter.tenant), demand, place)) return false;
-  // A lease that moves to a host of the place might have to be apart from the request.
+  // The search ignores labels between the request and moved leases, so plans that put a moved lease on one of
+  // the request's hosts are dropped.
   const bool keeps_apart = waiter.request.labels_size() + waiter.request.apart_from_size() > 0;
   if (keeps_apart && std::any_of(plan->moves.begin(), plan->moves.end(), [&](const auto& move) {
         return std::any_of(plan->place.begin(), plan->place.end(),
@@ -231,25 +226,33 @@ void Core::tick_defragmentation(Time now) {
   defragment_tick_at_ = now + kSearchEvery;
 }
 
+// True if leases move for this waiting request.
+bool Core::makes_room_for(Stream stream) const {
+  return defragmentation_ && defragmentation_->stream == stream;
+}
+
+// Returns the step's lease while it has a part on the node that it is to leave; afterwards null.
+const Lease* Core::find_unfinished(const Defragmentation::Step& step) const {
+  const Lease* const lease = leases_.find(step.lease);
+  return lease && lease->part_on(*step.from) ? lease : nullptr;
+}
+
 // True if every lease of the defragmentation has left the node that it was to leave.
 bool Core::has_made_room() const {
   return std::all_of(defragmentation_->steps.begin(), defragmentation_->steps.end(),
-                     [&](const Defragmentation::Step& step) {
-                       const auto lease = leases_.all().find(step.lease);
-                       return lease == leases_.all().end() || !lease->second.part_on(*step.from);
-                     });
+                     [&](const Defragmentation::Step& step) { return find_unfinished(step) == nullptr; });
 }
 
 // Returns the GPUs that moves of other leases have freed for the request, or nullopt.
 std::optional<std::vector<GpuSlot>> Core::place_made_for(const WaitingRequest& waiter) const {
-  if (!defragmentation_ || defragmentation_->stream != waiter.stream || !has_made_room()) return std::nullopt;
+  if (!makes_room_for(waiter.stream) || !has_made_room()) return std::nullopt;
   return defragmentation_->place;
 }
 
 // Reserves the place that moves make free for the request. Returns false if there are no such moves, or if
 // the place is not free after them.
 bool Core::hold_place(const WaitingRequest& waiter, const Demand& demand, Time now) {
-  if (!defragmentation_ || defragmentation_->stream != waiter.stream) return false;
+  if (!makes_room_for(waiter.stream)) return false;
   if (has_made_room()) {
     fail_defragmentation("the place is not free after the moves", now);
     return false;
@@ -291,9 +294,8 @@ void Core::check_defragmentation(Time now) {
     const size_t place = lease && !lease->ending ? lease->place_on(*step.from) : SIZE_MAX;
     if (!lease || lease->ending || place >= lease->parts.size() || lease->moves_from(place)) continue;
     const std::string& why = lease->parts[place].cannot_move;
-    return fail_defragmentation("lease " + lease::hexadecimal(step.lease).substr(0, kIdDigits) +
-                                    " has not left node '" + step.from->name() + "'" +
-                                    (why.empty() ? "" : ": " + why),
+    return fail_defragmentation("lease " + short_text(step.lease) + " has not left node '" +
+                                    step.from->name() + "'" + (why.empty() ? "" : ": " + why),
                                 now);
   }
 }
@@ -326,18 +328,15 @@ void Core::end_defragmentation(const char* event, const std::string& reason, Tim
 // "; to make room for it, lease 3fa85f64 moves from n1 to n2"; empty if nothing moves for the request.
 std::string Core::explain_defragmentation(const WaitingRequest& waiter) const {
   constexpr size_t kMostLeases = 3;
-  if (!defragmentation_ || defragmentation_->stream != waiter.stream) return "";
+  if (!makes_room_for(waiter.stream)) return "";
   std::string text;
   size_t moving = 0;
   for (const Defragmentation::Step& step : defragmentation_->steps) {
-    const auto found = leases_.all().find(step.lease);
-    if (found == leases_.all().end() || !found->second.part_on(*step.from) || ++moving > kMostLeases)
-      continue;
-    const Lease& lease = found->second;
-    text += (moving == 1 ? "; to make room for it, lease " : ", lease ") +
-            lease::hexadecimal(step.lease).substr(0, kIdDigits) +
-            (lease.move ? " moves from " + step.from->name() + " to " + lease.move->to.node->name()
-                        : " ends on " + step.from->name());
+    const Lease* const lease = find_unfinished(step);
+    if (!lease || ++moving > kMostLeases) continue;
+    text += (moving == 1 ? "; to make room for it, lease " : ", lease ") + short_text(step.lease) +
+            (lease->move ? " moves from " + step.from->name() + " to " + lease->move->to.node->name()
+                         : " ends on " + step.from->name());
   }
   return moving <= kMostLeases ? text : text + " and " + std::to_string(moving - kMostLeases) + " more";
 }

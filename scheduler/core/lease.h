@@ -6,9 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/lease/token.h"
 #include "scheduler/core/node.h"
 
 namespace gpupool::scheduler {
+
+// Returns the first digits of a lease's id, for messages. Operators' commands accept them.
+inline std::string short_text(const LeaseId& id) {
+  return lease::hexadecimal(id).substr(0, 8);
+}
 
 struct LeasePart {
   struct Share {

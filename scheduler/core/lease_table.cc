@@ -22,6 +22,11 @@ Lease* LeaseTable::find(const LeaseId& id) {
   return found == leases_.end() ? nullptr : &found->second;
 }
 
+const Lease* LeaseTable::find(const LeaseId& id) const {
+  const auto found = leases_.find(id);
+  return found == leases_.end() ? nullptr : &found->second;
+}
+
 Lease* LeaseTable::held_by(Stream stream) {
   const auto found = by_stream_.find(stream);
   return found == by_stream_.end() ? nullptr : find(found->second);

@@ -22,6 +22,7 @@ class LeaseTable {
   const ById& all() const { return leases_; }
   ById& all() { return leases_; }
   Lease* find(const LeaseId& id);
+  const Lease* find(const LeaseId& id) const;
   Lease* held_by(Stream stream);
   // Returns the lease that answers a tenant's request with this id.
   std::optional<LeaseId> granted_for(const std::string& tenant, const std::string& request_id) const;

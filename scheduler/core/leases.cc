@@ -83,7 +83,7 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
     part.node->host.used += part.host;
   }
   const Stream stream = waiter.stream;
-  if (defragmentation_ && defragmentation_->stream == stream) {
+  if (makes_room_for(stream)) {
     counters_.set_defragmentations_granted(counters_.defragmentations_granted() + 1);
     end_defragmentation("defragmentation_done", "", now);
   }
@@ -362,7 +362,7 @@ void Core::client_disconnected(Stream stream, Time now) {
   if (WaitingRequest* const waiter = queue_.find(stream)) {
     --tenant(waiter->tenant).waiting;
     counters_.set_gave_up(counters_.gave_up() + 1);
-    if (defragmentation_ && defragmentation_->stream == stream) {
+    if (makes_room_for(stream)) {
       defragmentation_->stream = 0;
       defragmentation_->hold_until = now;
     }

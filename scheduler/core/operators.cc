@@ -12,8 +12,6 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr size_t kShortId = 8;  // digits of a lease's id in messages
-
 Error unknown(const std::string& what) {
   return {ErrorCode::unavailable, what};
 }
@@ -151,8 +149,7 @@ Result<LeaseId> Core::move(const std::string& text, const std::string& from, con
   if (!id) return id.error();
   Lease& lease = *leases_.find(*id);
   const auto cannot = [&](const std::string& why) {
-    return Error{ErrorCode::invalid,
-                 "cannot move lease " + lease::hexadecimal(*id).substr(0, kShortId) + ": " + why};
+    return Error{ErrorCode::invalid, "cannot move lease " + short_text(*id) + ": " + why};
   };
   if (lease.ending) return cannot("it is ending: " + lease.reason);
   std::string nodes;

@@ -139,7 +139,7 @@ void Core::schedule(Time now) {
   check_place_taken(now);
 }
 
-// Requests behind the head may fit after its reservation has changed.
+// Has requests behind the head tried again if the head or its reservation has changed: they may fit now.
 void Core::note_reservation(Stream head, const std::vector<GpuSlot>& before) {
   const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(),
                                                 reservation_.end(), [](const GpuSlot& a, const GpuSlot& b) {
@@ -217,7 +217,8 @@ void Core::reserve_slots(std::vector<GpuSlot> slots, const Demand& demand) {
 // would free them, begins to move leases away or, where that is not worth it, preemption. Returns false, and
 // reserves nothing, if open hosts do not have enough suitable GPUs.
 bool Core::reserve(WaitingRequest& waiter, Time now) {
-  // Another head would take the place of a request whose client may come back.
+  // While a place is held for an absent request, requests of its priority or a lower one get no reservation;
+  // theirs would replace it.
   if (defragmentation_ && defragmentation_->stream == 0 &&
       waiter.request.priority() <= defragmentation_->request.priority())
     return false;

@@ -175,10 +175,10 @@ Result<pool::NodeState> Core::view_node(const std::string& name) const {
 }
 
 Result<pool::LeaseState> Core::view_lease(const LeaseId& id) const {
-  const auto found = leases_.all().find(id);
-  if (found == leases_.all().end()) return Error{ErrorCode::unavailable, "unknown lease"};
+  const Lease* const found = leases_.find(id);
+  if (!found) return Error{ErrorCode::unavailable, "unknown lease"};
   pool::LeaseState state;
-  view(found->second, state);
+  view(*found, state);
   return state;
 }
 
