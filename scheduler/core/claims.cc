@@ -63,8 +63,7 @@ std::vector<Claims::Claimant> Claims::claimants(const std::string& uuid) {
   std::vector<Claimant> claimants;
   for (const std::string& name : nodes_with(uuid)) {
     Node& node = nodes_.at(name);
-    claimants.push_back({&node, &*std::find_if(node.gpus.begin(), node.gpus.end(),
-                                               [&](const Gpu& gpu) { return gpu.uuid == uuid; })});
+    claimants.push_back({&node, node.find_gpu(uuid)});
   }
   return claimants;
 }

@@ -128,6 +128,12 @@ struct Node {
     if (!unknown_leases.empty()) return "it has sessions of a lease that has ended or was never granted";
     return "";
   }
+  // Returns the GPU with this UUID; null if the node has none.
+  Gpu* find_gpu(const std::string& uuid) {
+    const auto found =
+        std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == uuid; });
+    return found == gpus.end() ? nullptr : &*found;
+  }
   // True if new leases may be placed here.
   bool open() const { return !silent && !lost && stopped_at == 0 && ready && !drained && fence().empty(); }
   // Returns the condition shown to operators, and its cause.

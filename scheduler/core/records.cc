@@ -176,12 +176,10 @@ Result<LeasePart> Core::restore_part(const PartRecord& stored) {
   part.last_serial = stored.last_serial();
   part.recalled = stored.recalled();
   for (const lease::Share& share : stored.shares()) {
-    const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(),
-                                  [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
-    if (gpu == node.gpus.end())
-      return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
+    Gpu* const gpu = node.find_gpu(share.gpu_uuid());
+    if (!gpu) return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
     part.shares.push_back(
-        {static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
+        {static_cast<uint32_t>(gpu - node.gpus.data()), {share.compute_milli(), share.memory_bytes()}});
     gpu->allocations.used += part.shares.back().amount;
     if (!gpu->allocations.used.within(gpu->allocations.total))
       return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
@@ -302,11 +300,9 @@ Result<void> Core::restore_defragmentation(const std::string& value, Time now) {
   for (const SlotRecord& stored : record.place()) {
     const auto node = nodes_.find(stored.node());
     if (node == nodes_.end()) return {};
-    auto& gpus = node->second.gpus;
-    const auto gpu =
-        std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& one) { return one.uuid == stored.gpu_uuid(); });
-    if (gpu == gpus.end() || !demand.suits(*gpu) || !distinct.insert(gpu->uuid).second) return {};
-    begun.place.push_back({&node->second, static_cast<uint32_t>(gpu - gpus.begin())});
+    const Gpu* const gpu = node->second.find_gpu(stored.gpu_uuid());
+    if (!gpu || !demand.suits(*gpu) || !distinct.insert(gpu->uuid).second) return {};
+    begun.place.push_back({&node->second, static_cast<uint32_t>(gpu - node->second.gpus.data())});
   }
   if (begun.place.size() != demand.gpus) return {};
   for (const StepRecord& stored : record.steps()) {
