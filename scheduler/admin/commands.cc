@@ -173,7 +173,7 @@ Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>
       killed.push_back({{"session", session}, {"grace_ms", reply.grace_ms()}});
       if (!json) {
         print("session " + std::to_string(session) + " is ending; it will be killed within " +
-              duration_text(std::chrono::milliseconds(reply.grace_ms())) + "\n");
+              time_text(reply.grace_ms()) + "\n");
       }
     } catch (const Failure& failure) {
       if (failure.status != kExitRefused) throw;
@@ -261,8 +261,7 @@ Exit migrate_session(PooldClient& poold, bool json, const std::string& session, 
                        {"reason", reason},
                        {"milliseconds", reply.milliseconds()}}));
   } else if (reply.migrated()) {
-    print("session " + session + " has migrated to " + to + " in " +
-          duration_text(std::chrono::milliseconds(reply.milliseconds())) + "\n");
+    print("session " + session + " has migrated to " + to + " in " + time_text(reply.milliseconds()) + "\n");
   } else {
     std::fprintf(stderr, "pool-admin: session %s has not migrated: %s\n", session.c_str(), reason.c_str());
   }

@@ -121,8 +121,8 @@ class Replay {
     if (until > from) area_ += percent * (until - from);
     if (now_ < measured_from_ && to >= measured_from_) mover_.moved() = {};
     if (now_ <= last_arrival_ && to > last_arrival_) measured_ = mover_.moved();
-    if (curve_.empty() || (to - begin_) / 3600 > curve_.back().first)
-      curve_.emplace_back((now_ - begin_) / 3600, percent);
+    if (curve_.empty() || (to - begin_) / kSecondsOfHour > curve_.back().first)
+      curve_.emplace_back((now_ - begin_) / kSecondsOfHour, percent);
     now_ = to;
   }
 

@@ -130,6 +130,10 @@ class CommandLine {
   void add_upgrade();
   void add_suspensions();
   void add_top();
+  void add_timeout(CLI::App* command) {
+    command->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
+        ->check(CLI::Range(1, 600));
+  }
   int reject(const CLI::ParseError& error);
 
   CLI::App app_;
@@ -193,8 +197,7 @@ void CommandLine::add_migrate() {
       });
   migrate->add_option("SESSION", migrated_, "a number as `sessions` shows it")->required()->check(is_session);
   migrate->add_option("--to", to_, "the other server's address, as in GPUPOOL: tcp://HOST:PORT")->required();
-  migrate->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
-      ->check(CLI::Range(1, 600));
+  add_timeout(migrate);
   migrate->footer(
       "The session's client opens a session with the other server, with its own token or lease, and "
       "continues\n"
@@ -229,8 +232,7 @@ void CommandLine::add_suspensions() {
   suspend->add_option("--to", where_suspended_, "memory or disk, as poold's options allow [memory]")
       ->check(CLI::IsMember({"memory", "disk"}));
   suspend->add_flag("--encrypt", encrypts_, "encrypt the file with poold's --suspended-key");
-  suspend->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
-      ->check(CLI::Range(1, 600));
+  add_timeout(suspend);
   suspend->footer(
       "The program keeps its session: its CUDA calls wait until `resume`. Exit status 1: the session goes "
       "on,\n"
@@ -248,8 +250,7 @@ void CommandLine::add_suspensions() {
                                         "file of another poold's session, whose client comes here");
   file->excludes(session);
   resume->require_option(1, 0);
-  resume->add_option("--timeout", timeout_, "seconds to wait for the result [600]")
-      ->check(CLI::Range(1, 600));
+  add_timeout(resume);
   resume->footer(
       "To resume on another host, first give its poold the file (resume --file PATH), then send the client\n"
       "there (resume SESSION --at tcp://HOST:PORT at the first poold). Exit status 1: it stays suspended.");
