@@ -7,7 +7,8 @@
 
 namespace gpupool::scheduler {
 
-// A policy with which leases move for others; 16 GiB take 17.2 s and 2 s of silence.
+// Returns a policy that allows defragmentation. A move of 16 GiB takes 19.2 s: 17.2 s of copying and 2 s of
+// silence.
 inline pool::Policy defragmenting() {
   pool::Policy policy;
   policy.set_defragment(true);
@@ -104,8 +105,6 @@ struct FragmentedPool : TestPool {
 
   std::vector<LeaseId> moving() const {
     std::vector<LeaseId> found;
-    pool::PoolSnapshot seen;
-    core->view_leases(*seen.mutable_leases());
     for (const Stream holder : holders) {
       const LeaseId& id = grant(holder)->lease;
       const auto lease = core->view_lease(id);
@@ -133,21 +132,6 @@ struct FragmentedPool : TestPool {
       beat();
       sessions[number(move.from())].erase(lease);
     }
-  }
-
-  size_t count(const std::string& event) const {
-    return static_cast<size_t>(std::count_if(published.notes.begin(), published.notes.end(),
-                                             [&](const Note& note) { return note.event == event; }));
-  }
-  std::string reason_of(const std::string& event) const {
-    std::string reason = "no such note";
-    for (const Note& note : published.notes) {
-      if (note.event != event) continue;
-      for (const auto& [key, value] : note.fields) {
-        if (std::string(key) == "reason") reason = value;
-      }
-    }
-    return reason;
   }
 
  private:

@@ -89,16 +89,6 @@ struct MovingPool : TestPool {
     core->view_tenants(*seen.mutable_tenants(), now);
     return seen.tenants(0).compute_milli();
   }
-  std::string reason_of(const std::string& event) const {
-    std::string reason = "no such note";
-    for (const Note& note : published.notes) {
-      if (note.event != event) continue;
-      for (const auto& [key, value] : note.fields) {
-        if (std::string(key) == "reason") reason = value;
-      }
-    }
-    return reason;
-  }
   void limit_moves(uint32_t milliseconds) {
     pool::Policy policy;
     policy.set_move_ms(milliseconds);

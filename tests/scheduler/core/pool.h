@@ -2,6 +2,7 @@
 // writes to the map and collects all other effects for the test. Throws std::runtime_error if a restore
 // fails.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -179,6 +180,22 @@ struct TestPool {
     return text;
   }
   uint64_t leased_milli() const { return core->view_pool().compute_milli_leased(); }
+  // Returns the number of notes of this event.
+  size_t count(const std::string& event) const {
+    return static_cast<size_t>(std::count_if(published.notes.begin(), published.notes.end(),
+                                             [&](const Note& note) { return note.event == event; }));
+  }
+  // Returns the reason in the last note of this event.
+  std::string reason_of(const std::string& event) const {
+    std::string reason = "no such note";
+    for (const Note& note : published.notes) {
+      if (note.event != event) continue;
+      for (const auto& [key, value] : note.fields) {
+        if (std::string(key) == "reason") reason = value;
+      }
+    }
+    return reason;
+  }
 };
 
 // The client releases its lease, and the node reports that no session is left.

@@ -63,8 +63,7 @@ TEST_CASE(
   CHECK(pool.last_message<Refusal>(large)->kind == Refusal::Kind::invalid);
   CHECK(pool.last_message<Refusal>(large)->reason ==
         "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x A100 16.0 GiB");
-  CHECK(std::count_if(pool.published.notes.begin(), pool.published.notes.end(),
-                      [](const Note& note) { return note.event == std::string("request_refused"); }) == 1);
+  CHECK(pool.count("request_refused") == 1);
   CHECK(pool.last_message<Refusal>(large)->reason ==
         pool.last_message<Refusal>(pool.request(ask(2)))->reason);
   CHECK(!pool.last_message<Refusal>(small));
