@@ -406,10 +406,11 @@ int run(const Options& options) {
 }
 
 void add_suites(CLI::App& app, Options& options) {
-  app.add_option("--suite", options.suite,
-                 "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one "
-                 "GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; "
-                 "attacks: a poold under attack; survive: cut connections and moves; all: everything else")
+  app.add_option(
+         "--suite", options.suite,
+         "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one "
+         "GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; "
+         "attacks: a poold under attack; survive: cut connections, moves and upgrades; all: everything else")
       ->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing", "survive"}));
   app.add_option("--seconds", options.sharing.seconds,
                  "seconds per measurement of the suites sharing, pool and attacks [10]")
