@@ -59,12 +59,11 @@ void name_suspended(hello::Hello& hello, Migrator::Suspended& suspended, uint32_
 
 Result<Settings> settings_for(const std::string& address, Settings settings) {
   settings.server = address;
-  const auto named = servers_now();
+  auto servers = servers_now();
   // Without a lease the servers share the tenant's token.
-  if (named && std::ranges::all_of(*named, [](const auto& server) { return server.token.empty(); }))
+  if (servers && std::ranges::all_of(*servers, [](const auto& server) { return server.token.empty(); }))
     return settings;
-  for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;;) {
-    const auto servers = servers_now();
+  for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;; servers = servers_now()) {
     if (!servers) return servers.error();
     for (const LeasedServer& server : *servers) {
       for (const LeasedServer* const one : {&server, server.next.empty() ? nullptr : &server.next.front()}) {
@@ -173,7 +172,7 @@ Result<void> Migrator::compare(const std::vector<hello::Device>& known, int driv
 Result<void> Migrator::ask_to_adopt() {
   wire::CommandHeader header{.id = static_cast<uint16_t>(wire::Command::adopt_session),
                              .flags = wire::kWantsReply,
-                             .sequence = kAdoptSequence};
+                             .sequence = wire::kAdoptSequence};
   const iovec part{&header, sizeof header};
   return transport::send_all(*connection_, {&part, 1}, Clock::now() + options_.dead_peer_timeout);
 }
@@ -188,8 +187,8 @@ Result<wire::PeerTarget> Migrator::target() const {
   target.address = *address;
   std::memcpy(target.session_id.data(), reply_.session_id.data(), sizeof target.session_id);
   target.port = server_.port;
-  target.copy = kAdoptSequence;
-  target.key = peers::copy_key(reply_.bulk_token, kAdoptSequence);
+  target.copy = wire::kAdoptSequence;
+  target.key = peers::copy_key(reply_.bulk_token, wire::kAdoptSequence);
   return target;
 }
 
@@ -221,7 +220,7 @@ Result<uint64_t> Migrator::adopted(std::chrono::seconds longest) {
     wire::Reader reader(body);
     if (header.kind == wire::MessageKind::end)
       return Error{ErrorCode::refused, std::string(reinterpret_cast<const char*>(body.data()), body.size())};
-    if (header.kind != wire::MessageKind::reply || header.sequence != kAdoptSequence)
+    if (header.kind != wire::MessageKind::reply || header.sequence != wire::kAdoptSequence)
       continue;  // a sign of life
     if (header.result != CUDA_SUCCESS) return Error{ErrorCode::refused, std::string(reader.get_text())};
     const auto answer = reader.get<wire::AdoptedSession>();

@@ -18,8 +18,6 @@ namespace gpupool::client {
 // The settings for a session with this server, with the token that the lease file has for it.
 Result<Settings> settings_for(const std::string& address, Settings settings);
 
-constexpr uint64_t kAdoptSequence = 1;  // adopt_session is the first command
-
 class Migrator {
  public:
   // Connects to the server and starts a session there. `same_server`: the session is there already.

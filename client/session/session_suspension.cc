@@ -18,7 +18,8 @@ using transport::Clock;
 
 constexpr milliseconds kFirstQuestionPause{50}, kLongestQuestionPause{1000};  // between attempts
 constexpr milliseconds kUnmentionedTime{1000};
-// A server that answers sooner is not waiting.
+// A server keeps the question until something happens. If it answers sooner than this, the client asks less
+// often.
 constexpr milliseconds kServerWaits{500};
 // How long a server that the session was sent to may be unreachable, or refuse it.
 constexpr milliseconds kElsewhereTime{15'000};
@@ -72,7 +73,7 @@ Result<void> Session::suspend(uint64_t wish) {
     return Error{ErrorCode::refused,
                  "only a session that can be resumed, and not over rdma, can be suspended"};
   wire::PeerTarget file{};
-  file.copy = kAdoptSequence;
+  file.copy = wire::kAdoptSequence;
   if (auto begun = begin_migration(file); !begun) return begun;
   Absence absence{.settings = settings_, .home = server(), .address = server()};
   absence.settings.shared_memory &= connection_->shares_memory();

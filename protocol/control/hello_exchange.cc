@@ -37,7 +37,7 @@ Result<void> send_hello(transport::Connection& connection, const Hello& hello, t
   return transport::send_all(connection, parts, deadline);
 }
 
-// Whatever its status.
+// Receives a reply of any status.
 Result<HelloReply> receive_any_reply(transport::Connection& connection, transport::Deadline deadline) {
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer},

@@ -22,6 +22,8 @@ struct MigrationWish {
 // make its objects come from the source, on a connection with the key of this command
 // (peers::copy_key(bulk token, sequence)). No body. Reply: AdoptedSession if the copy is complete, else an
 // error and the reason (text); then the session must end.
+constexpr uint64_t kAdoptSequence = 1;  // of adopt_session; no copy has it
+constexpr uint32_t kMaxAdoptReasonBytes = 1024;
 struct AdoptedSession {
   uint64_t sequence;  // of the source's last command; the client's next command has the next number
 };

@@ -23,7 +23,6 @@ using transport::Clock;
 constexpr size_t kRecordBytes = 1u << 20;  // a record ends with the command that reaches this size
 // Of a worker, between two commands and while it executes one. It may have to compile code.
 constexpr std::chrono::seconds kSilentTime{120};
-constexpr uint32_t kMostReasonBytes = 1024;
 
 struct CommandHead {
   wire::AdoptedCommand prefix;
@@ -88,7 +87,7 @@ class Recorder {
   End end_;
 };
 
-// Takes the reply to the hello that poold, and not another server, has answered for the worker.
+// A worker first sends the reply to a hello, as to another server. poold has sent none, and drops the reply.
 Result<void> skip_hello(transport::Connection& worker) {
   const auto deadline = Clock::now() + kSilentTime;
   wire::Preamble preamble;
@@ -108,7 +107,7 @@ Result<void> receive_answer(transport::Connection& worker) {
   if (auto got = transport::receive_exact(worker, std::as_writable_bytes(std::span(&header, 1)), deadline);
       !got)
     return got;
-  if (header.kind != wire::MessageKind::reply || header.length > kMostReasonBytes)
+  if (header.kind != wire::MessageKind::reply || header.length > wire::kMaxAdoptReasonBytes)
     return Error{ErrorCode::malformed, "the worker's answer is malformed"};
   std::string reason(header.length, '\0');
   if (!reason.empty()) {
@@ -145,7 +144,8 @@ Error unexpected_record() {
   return {ErrorCode::malformed, "the file of the suspended session has an unexpected record"};
 }
 
-// The commands of the file, one record behind what was read.
+// Sends each record of commands once the next one has been found genuine, so that a cut or altered file never
+// makes a complete session.
 Result<void> send_commands(RecordReader& reader, transport::Connection& worker, uint64_t* bytes, End* end) {
   std::vector<std::byte> held;
   while (true) {
@@ -190,7 +190,7 @@ Result<void> store_session(int socket, int file, const Header& header, const std
 }
 
 void answer_worker(int socket, const Result<void>& stored) {
-  const std::string reason = stored ? "" : stored.error().message.substr(0, kMostReasonBytes);
+  const std::string reason = stored ? "" : stored.error().message.substr(0, wire::kMaxAdoptReasonBytes);
   wire::MessageHeader header{.length = static_cast<uint32_t>(reason.size()),
                              .kind = wire::MessageKind::reply,
                              .result = stored ? 0 : static_cast<int32_t>(CUDA_ERROR_NOT_SUPPORTED)};

@@ -177,7 +177,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     stream = std::make_unique<Stream>(fuzz::Input(data, size), start.range_base);
     start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) { return Result<void>{}; };
     start.bulk_connections = [&](const BulkSink& session) {
-      if (session) session(std::make_unique<Source>(stream->bytes(), answer), Adoption::kSequence, 0);
+      if (session) session(std::make_unique<Source>(stream->bytes(), answer), wire::kAdoptSequence, 0);
     };
   });
   const Message adopted =

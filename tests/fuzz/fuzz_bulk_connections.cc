@@ -16,6 +16,7 @@
 #include "protocol/compression/pieces.h"
 #include "protocol/peers/proof.h"
 #include "protocol/wire/copies.h"
+#include "protocol/wire/migration.h"
 #include "server/worker/migration/adoption.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/require.h"
@@ -102,7 +103,7 @@ class Attack {
     pipes_.push_back(pipe);
     std::optional<uint64_t> peer;
     if (input_.below(3) == 0) peer = some_copy().sequence;
-    if (peer == Adoption::kSequence) return;
+    if (peer == wire::kAdoptSequence) return;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ready_; });
     if (sink_) sink_(std::make_unique<PipedConnection>(std::move(pipe)), peer, 0);

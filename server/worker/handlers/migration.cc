@@ -45,7 +45,7 @@ std::optional<std::string> obstacle(Session& session) {
 
 Outcome adopt_session(Session& session, Command& command) {
   if (!command.body.finished() || !command.wants_reply()) return bad_body();
-  if (command.header.sequence != Adoption::kSequence) return CUDA_ERROR_ILLEGAL_STATE;
+  if (command.header.sequence != wire::kAdoptSequence) return CUDA_ERROR_ILLEGAL_STATE;
   const auto last = session.adoption.run();
   if (!last || *last < command.header.sequence) {
     const std::string reason = last ? "a wrong number of the last command" : last.error().message;
@@ -67,7 +67,7 @@ Outcome adopt_session(Session& session, Command& command) {
 Outcome begin_migration(Session& session, Command& command) {
   const auto body = read_exact_body<wire::BeginMigration>(command);
   if (!body || !command.wants_reply() || body->target.rdma > 1 || body->target.reserved != 0 ||
-      body->target.copy != Adoption::kSequence)
+      body->target.copy != wire::kAdoptSequence)
     return bad_body();
   session.migration_requests.client_tries();
   if (const auto why_not = obstacle(session)) return refuse(session, *why_not);

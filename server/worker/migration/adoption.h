@@ -15,9 +15,6 @@ class Session;
 
 class Adoption {
  public:
-  // The sequence number of adopt_session, which must be the session's first command. No copy can have it.
-  static constexpr uint64_t kSequence = 1;
-
   explicit Adoption(Session& session) : session_(session) {}
   Adoption(const Adoption&) = delete;
   Adoption& operator=(const Adoption&) = delete;

@@ -10,8 +10,6 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr uint32_t kMaxReasonBytes = 1024;
-
 iovec part_of(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
@@ -82,7 +80,8 @@ std::string error_text(int32_t result) {
 
 Result<void> send_answer(transport::Connection& connection, int32_t result, std::string_view reason,
                          transport::Deadline deadline) {
-  const auto text = std::as_bytes(std::span(reason)).first(std::min<size_t>(reason.size(), kMaxReasonBytes));
+  const auto text =
+      std::as_bytes(std::span(reason)).first(std::min<size_t>(reason.size(), wire::kMaxAdoptReasonBytes));
   wire::MessageHeader header{
       .length = static_cast<uint32_t>(text.size()), .kind = wire::MessageKind::reply, .result = result};
   const iovec parts[] = {part_of(header), part_of(text)};
@@ -95,7 +94,7 @@ Result<Answer> receive_answer(transport::Connection& connection, transport::Dead
           transport::receive_exact(connection, std::as_writable_bytes(std::span(&header, 1)), deadline);
       !got)
     return got.error();
-  if (header.kind != wire::MessageKind::reply || header.length > kMaxReasonBytes)
+  if (header.kind != wire::MessageKind::reply || header.length > wire::kMaxAdoptReasonBytes)
     return Error{ErrorCode::malformed, "the other server's answer is malformed"};
   Answer answer{header.result, std::string(header.length, '\0')};
   if (header.length == 0) return answer;

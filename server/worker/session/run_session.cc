@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "protocol/wire/migration.h"
 #include "server/worker/copies/bandwidth.h"
 #include "server/worker/session/background.h"
 #include "server/worker/session/dump.h"
@@ -65,7 +66,7 @@ int run_session(SessionStart start) {
     const Background background(session, stop_descriptor);
     if (accept_bulk)
       accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy, uint64_t link) {
-        if (peer_copy == Adoption::kSequence)
+        if (peer_copy == wire::kAdoptSequence)
           return session.adoption.take(std::make_unique<MeteredConnection>(std::move(connection), bandwidth));
         ResumableLink resumable;
         if (link != 0 && session.start.resumable) {

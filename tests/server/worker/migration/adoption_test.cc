@@ -80,7 +80,7 @@ Outcome adopt(const std::function<std::string(uint64_t range_base)>& make) {
     stream = make(start.range_base);
     start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) { return Result<void>{}; };
     start.bulk_connections = [&](const BulkSink& session) {
-      if (session) session(std::make_unique<Source>(stream, answer), Adoption::kSequence, 0);
+      if (session) session(std::make_unique<Source>(stream, answer), wire::kAdoptSequence, 0);
     };
   });
   const uint64_t asked = client.send(wire::Command::adopt_session, {}, true, 0);
