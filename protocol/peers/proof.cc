@@ -116,6 +116,14 @@ wire::PeerMac prove_resume(std::string_view resume_key, uint64_t link, uint64_t 
   return mac.result();
 }
 
+bool proves_resume(std::string_view proof, std::string_view resume_key, uint64_t link, uint64_t attempt,
+                   uint64_t received) {
+  wire::PeerMac shown;
+  if (proof.size() != shown.size()) return false;
+  std::memcpy(shown.data(), proof.data(), shown.size());
+  return same(shown, prove_resume(resume_key, link, attempt, received));
+}
+
 bool same(std::span<const uint8_t, 32> a, std::span<const uint8_t, 32> b) {
   volatile uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference = static_cast<uint8_t>(difference | (a[i] ^ b[i]));

@@ -33,6 +33,9 @@ bool names(const wire::PeerHello& hello, std::span<const uint8_t, 16> session_id
 // Proof that a client holds the key of the session that it resumes (HelloReply.resume_key), for one attempt
 // at one of its connections (Hello.bulk_link).
 wire::PeerMac prove_resume(std::string_view resume_key, uint64_t link, uint64_t attempt, uint64_t received);
+// True if `proof` is that. The time does not depend on where they differ.
+bool proves_resume(std::string_view proof, std::string_view resume_key, uint64_t link, uint64_t attempt,
+                   uint64_t received);
 
 // Constant-time comparison.
 bool same(std::span<const uint8_t, 32> a, std::span<const uint8_t, 32> b);

@@ -101,14 +101,9 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
 }
 
 Result<std::unique_ptr<Listener>> take_over(int socket, const Endpoint& endpoint, const Options& options) {
-  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake < 0) {
-    const int error = errno;
-    ::close(socket);
-    return cannot_listen(endpoint, std::generic_category().message(error),
-                         "the process may have too many descriptors open");
-  }
-  return std::unique_ptr<Listener>(std::make_unique<ShmListener>(socket, wake, endpoint, options));
+  const auto wake = make_wake(socket, endpoint);
+  if (!wake) return wake.error();
+  return std::unique_ptr<Listener>(std::make_unique<ShmListener>(socket, *wake, endpoint, options));
 }
 
 }  // namespace gpupool::transport::shm

@@ -32,16 +32,20 @@ Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std:
   return {ErrorCode::unavailable, "cannot listen on " + endpoint.text() + ": " + why + "; " + advice};
 }
 
+Result<int> make_wake(int socket, const Endpoint& endpoint) {
+  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake >= 0) return wake;
+  const int error = errno;
+  ::close(socket);
+  return cannot_listen(endpoint, std::generic_category().message(error),
+                       "the process may have too many descriptors open");
+}
+
 Result<std::unique_ptr<Listener>> take_over_listener(int socket, const Endpoint& endpoint,
                                                      const Options& options, SocketListener::Adopt adopt) {
-  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake < 0) {
-    const int error = errno;
-    ::close(socket);
-    return cannot_listen(endpoint, std::generic_category().message(error),
-                         "the process may have too many descriptors open");
-  }
-  return std::unique_ptr<Listener>(std::make_unique<SocketListener>(socket, wake, endpoint, options, adopt));
+  const auto wake = make_wake(socket, endpoint);
+  if (!wake) return wake.error();
+  return std::unique_ptr<Listener>(std::make_unique<SocketListener>(socket, *wake, endpoint, options, adopt));
 }
 
 SocketListener::SocketListener(int socket, int wake, Endpoint endpoint, const Options& options, Adopt adopt)

@@ -32,6 +32,8 @@ class SocketListener : public Listener {
   std::atomic<bool> closed_{false};
 };
 
+// Makes the `wake` of a listener for this socket; closes the socket on failure.
+Result<int> make_wake(int socket, const Endpoint& endpoint);
 // Takes over a listening socket with its endpoint; closes it on failure.
 Result<std::unique_ptr<Listener>> take_over_listener(int socket, const Endpoint& endpoint,
                                                      const Options& options, SocketListener::Adopt adopt);
