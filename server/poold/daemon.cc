@@ -50,9 +50,10 @@ class Daemon {
               pool_settings(options, std::move(prepared.program), cgroups_, std::move(prepared.suspended)),
               tenants_,
               [this](Client client, const Refusal& refusal) {
-                if (!client.peer && client.bulk_token.empty() &&
-                    refusal.status != control::HelloReply::SUSPENDED)
-                  administration_.denied(client.tenant);
+                // The client of a suspended session waits: it is not denied.
+                if (refusal.status == control::HelloReply::SUSPENDED)
+                  return acceptor_.refuse(std::move(client), refusal);
+                if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
                 refuse(std::move(client), refusal);
               }),
         acceptor_(
@@ -222,7 +223,7 @@ class Daemon {
     }
   }
 
-  // Sessions that were taken over are worth more than what is missing.
+  // After an upgrade: goes on without a part that cannot be started, since ending would end all sessions.
   void degrade(const std::string& why) {
     log::error("upgraded_in_part", {{"reason", why}, {"effect", "poold goes on without it"}});
   }

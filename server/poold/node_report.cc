@@ -48,12 +48,10 @@ void describe_breaks(const WorkerPool& pool, const std::string& tenant, pool::Se
     sum.set_resent_bytes(sum.resent_bytes() + breaks.resent_bytes);
   });
   pool.suspensions().for_each([&](const SuspendedSession& session) {
-    if (session.header.tenant() != tenant || session.state < SuspendedSession::State::suspended) return;
-    const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now() -
-                                                                            session.since);
+    if (session.header.tenant() != tenant || !session.has_left()) return;
     sum.set_suspended(sum.suspended() + 1);
-    sum.set_suspended_ms(
-        std::max(sum.suspended_ms(), static_cast<uint64_t>(std::max<int64_t>(time.count(), 0))));
+    sum.set_suspended_ms(std::max(
+        sum.suspended_ms(), static_cast<uint64_t>(std::max<int64_t>(session.suspended_for().count(), 0))));
     sum.set_suspended_bytes(sum.suspended_bytes() + session.file.bytes);
   });
 }

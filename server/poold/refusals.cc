@@ -5,7 +5,6 @@
 namespace gpupool::server {
 
 void Refusals::refuse(Client client, const Refusal& refusal) {
-  if (refusal.status == control::HelloReply::SUSPENDED) return acceptor_.refuse(std::move(client), refusal);
   const bool answered = denials_.take(client.admission_peer);
   if (answered && all_denials_.take())
     audit_.denied(client, refusal);

@@ -132,13 +132,9 @@ class AdminService::Calls final : public admin::Admin::Service {
 
   Status DumpSession(grpc::ServerContext*, const admin::DumpSessionRequest* request,
                      admin::SessionDump* reply) override {
-    auto answer = main_thread_.ask_for<Result<admin::SessionDump>>(
+    return ask_later(
         [this, session = request->session()](auto answered) { actions_.dump(session, std::move(answered)); },
-        kPatience);
-    if (!answer) return unanswered();
-    if (!*answer) return to_status(answer->error());
-    *reply = std::move(**answer);
-    return Status::OK;
+        kPatience, *reply);
   }
 
   Status MigrateSession(grpc::ServerContext* context, const admin::MigrateSessionRequest* request,
@@ -157,12 +153,8 @@ class AdminService::Calls final : public admin::Admin::Service {
   }
 
   Status Upgrade(grpc::ServerContext*, const admin::UpgradeRequest*, admin::UpgradeReply* reply) override {
-    auto answer = main_thread_.ask_for<Result<admin::UpgradeReply>>(
-        [this](auto answered) { actions_.upgrade(std::move(answered)); }, kLongestUpgrade);
-    if (!answer) return unanswered();
-    if (!*answer) return to_status(answer->error());
-    *reply = std::move(**answer);
-    return Status::OK;
+    return ask_later([this](auto answered) { actions_.upgrade(std::move(answered)); }, kLongestUpgrade,
+                     *reply);
   }
 
   Status Watch(grpc::ServerContext* context, const admin::WatchRequest* request,
@@ -191,10 +183,10 @@ class AdminService::Calls final : public admin::Admin::Service {
  private:
   static Status gone() { return {StatusCode::UNAVAILABLE, "poold is shutting down"}; }
 
-  Status unanswered() const {
+  Status unanswered(milliseconds patience = kPatience) const {
     if (main_thread_.closed()) return gone();
     return {StatusCode::DEADLINE_EXCEEDED,
-            "poold did not answer within " + std::to_string(kPatience.count() / 1000) + " s"};
+            "poold did not answer within " + std::to_string(patience.count() / 1000) + " s"};
   }
 
   template <class Question, class Reply>
@@ -212,6 +204,16 @@ class AdminService::Calls final : public admin::Admin::Service {
     if (!answer) return unanswered();
     if (!*answer) return to_status(answer->error());
     if constexpr (!std::is_null_pointer_v<Reply>) *reply = std::move(**answer);
+    return Status::OK;
+  }
+
+  // For questions that can fail and are answered later.
+  template <class Question, class Reply>
+  Status ask_later(Question question, milliseconds patience, Reply& reply) {
+    auto answer = main_thread_.ask_for<Result<Reply>>(std::move(question), patience);
+    if (!answer) return unanswered(patience);
+    if (!*answer) return to_status(answer->error());
+    reply = std::move(**answer);
     return Status::OK;
   }
 

@@ -75,7 +75,7 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_resumed(view.breaks.resumed);
   session.set_waited_ms(static_cast<uint64_t>(view.breaks.waited.count()));
   session.set_resent_bytes(view.breaks.resent_bytes);
-  if (view.moving.address.empty() || view.moving.address == Migrations::kToFile) return;
+  if (view.moving.address.empty() || view.moving.to_file) return;
   session.set_moving_to(view.moving.address);
   session.set_moving_ms(static_cast<uint64_t>(view.moving.time.count()));
   session.set_moved_bytes(value(page.migrated_bytes));
@@ -94,9 +94,7 @@ const char* suspension_text(const SuspendedSession& session) {
 }
 
 void fill_suspension(const SuspendedSession& suspended, admin::Session& session) {
-  const auto time = std::chrono::system_clock::now() - suspended.since;
-  const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(time);
-  session.set_suspended_ms(static_cast<uint64_t>(std::max<int64_t>(passed.count(), 1)));
+  session.set_suspended_ms(static_cast<uint64_t>(std::max<int64_t>(suspended.suspended_for().count(), 1)));
   session.set_suspended_bytes(suspended.bytes->load());
   session.set_suspended_to(suspended.file.path.empty() ? (suspended.to_disk ? "disk" : "host memory")
                                                        : printable(suspended.file.path));
@@ -117,27 +115,24 @@ void fill(const SuspendedSession& suspended, admin::Session& session) {
   fill_suspension(suspended, session);
 }
 
-// Adds the sessions that are suspended, and says of others that they are being suspended.
-void fill_suspensions(const SnapshotSources& sources, admin::Snapshot& snapshot) {
-  sources.pool.suspensions().for_each([&](const SuspendedSession& suspended) {
-    auto& sessions = *snapshot.mutable_sessions();
-    const auto running = std::find_if(sessions.begin(), sessions.end(), [&](const admin::Session& session) {
-      return session.number() == suspended.number;
-    });
-    if (suspended.state < SuspendedSession::State::suspended) {
-      if (running != sessions.end()) fill_suspension(suspended, *running);
-      return;
-    }
-    if (running != sessions.end()) sessions.erase(running);  // its worker is ending
-    fill(suspended, *snapshot.add_sessions());
+// Adds a session with a worker, unless it has been suspended and its worker is ending.
+void add_session(const SessionView& view, const Suspensions& suspensions, admin::Snapshot& snapshot) {
+  const SuspendedSession* const suspended = suspensions.find(view.number);
+  if (suspended && suspended->has_left()) return;
+  admin::Session& session = *snapshot.add_sessions();
+  fill(view, session);
+  if (suspended) fill_suspension(*suspended, session);
+}
+
+void add_suspended_sessions(const Suspensions& suspensions, admin::Snapshot& snapshot) {
+  suspensions.for_each([&](const SuspendedSession& suspended) {
+    if (suspended.has_left()) fill(suspended, *snapshot.add_sessions());
   });
 }
 
 void describe_suspensions(const Suspensions& from, admin::Suspensions& to) {
   uint64_t suspended = 0;
-  from.for_each([&](const SuspendedSession& session) {
-    suspended += session.state >= SuspendedSession::State::suspended;
-  });
+  from.for_each([&](const SuspendedSession& session) { suspended += session.has_left(); });
   to.set_sessions(suspended);
   to.set_memory_bytes(from.files().memory_used());
   to.set_memory_limit_bytes(from.files().settings().memory_bytes);
@@ -263,7 +258,7 @@ admin::Snapshot take_snapshot(const SnapshotSources& sources) {
   for (const auto& [name, tenant] : sources.tenants.all()) tenants[name];
   const size_t gpus = static_cast<size_t>(snapshot.gpus_size());
   sources.pool.for_each_session([&](const SessionView& view) {
-    fill(view, *snapshot.add_sessions());
+    add_session(view, sources.pool.suspensions(), snapshot);
     add_to_gpus(view, snapshot);
     Now& now = tenants[view.client.tenant];
     now.usage.add(view);
@@ -271,7 +266,7 @@ admin::Snapshot take_snapshot(const SnapshotSources& sources) {
     now.memory.resize(gpus);
     for (size_t gpu = 0; gpu < gpus; ++gpu) now.memory[gpu] += value(view.page.gpus[gpu].memory_used);
   });
-  fill_suspensions(sources, snapshot);
+  add_suspended_sessions(sources.pool.suspensions(), snapshot);
   std::sort(snapshot.mutable_sessions()->begin(), snapshot.mutable_sessions()->end(),
             [](const auto& a, const auto& b) { return a.number() < b.number(); });
   for (auto& [name, now] : tenants) {

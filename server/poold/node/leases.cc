@@ -5,7 +5,7 @@
 
 #include "common/log/log.h"
 #include "common/text/gpu_uuid.h"
-#include "server/poold/upgrade/times.h"
+#include "server/poold/upgrade/values.h"
 #include "server/quota/account.h"
 #include "server/tenants/quota_messages.h"
 

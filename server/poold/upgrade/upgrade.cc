@@ -8,7 +8,8 @@
 namespace gpupool::server {
 namespace {
 
-// What is waited for has many sources, and takes some milliseconds: look this often.
+// The conditions for await() have no event in common, and usually hold within milliseconds: it looks this
+// often.
 constexpr std::chrono::milliseconds kLook{1};
 constexpr std::chrono::milliseconds kLogPatience{1'000};
 
@@ -71,7 +72,8 @@ void Upgrade::end_spare_workers() {
   deadline_ = Clock::now() + kPatience;
   await([this] { return host_.has_spare_workers() || host_.is_closing() || host_.has_waiting(); },
         [this] {
-          // It would have neither a parent that knows it nor a user of its own.
+          // The next program is told of sessions' workers alone: it would not wait for this one, and would
+          // give its user to another.
           if (host_.has_spare_workers()) return abort("a worker without a session does not end");
           host_.give_up_waiting();
           check_again();
@@ -86,7 +88,7 @@ void Upgrade::check_again() {
     // A signal that has been delivered before is handled during await(): poold may be asked to end.
     blocked_.emplace();
     deadline_ = Clock::now() + kPatience;
-    bool first = true;
+    bool first = true;  // one round of the event loop handles the signals that came before they were blocked
     await([this, first]() mutable { return std::exchange(first, false) || host_.has_waiting(); },
           [this] { execute_program(); });
   });

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "common/log/log.h"
-#include "server/poold/upgrade/times.h"
+#include "server/poold/upgrade/values.h"
 
 namespace gpupool::server {
 

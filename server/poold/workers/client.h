@@ -4,7 +4,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "protocol/peers/proof.h"
 #include "protocol/transport/tls/stream.h"
 #include "protocol/wire/peers.h"
 #include "server/sockets/peer_process.h"
@@ -35,6 +37,10 @@ struct Client {
     uint64_t attempt = 0;
     uint64_t received = 0;  // bytes that the client has received
     std::string failure;    // printable; why the client of a suspended session could not go on before
+
+    bool proves(std::string_view resume_key) const {
+      return peers::proves_resume(proof, resume_key, link, attempt, received);
+    }
   };
   std::optional<Resume> resume;
   // Number of the suspended session that the client's new session continues.

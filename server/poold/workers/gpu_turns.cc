@@ -84,7 +84,7 @@ void GpuTurns::restore(uint64_t session, const std::string& tenant, const upgrad
 void GpuTurns::end_restoring() {
   const Time now = time_now();
   for (auto& [number, session] : sessions_) {
-    for (const auto& [gpu, word] : std::map(session.words)) read(number, session, gpu, now);
+    for (const auto& [gpu, word] : session.words) read(number, session, gpu, now);
   }
   write_all();
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/handover/sealed_file.h"
+#include "server/poold/upgrade/values.h"
 #include "server/sockets/descriptor_closer.h"
 
 namespace gpupool::server {
@@ -79,12 +80,9 @@ void ImageTransfers::save(uint64_t session, upgrade::Session& to) const {
 void ImageTransfers::restore(uint64_t session, const upgrade::Session& from) {
   if (from.sent_image().empty()) return;
   Transfer& transfer = transfers_[session];
-  const auto copy = [](const std::string& name, wire::ImageDigest& to) {
-    std::copy_n(name.begin(), std::min(name.size(), to.size()), to.begin());
-  };
-  copy(from.sent_image(), transfer.sent);
+  upgrade::copy_bytes(from.sent_image(), transfer.sent);
   if (!from.has_deposit()) return;
-  copy(from.deposit().name(), transfer.name);
+  upgrade::copy_bytes(from.deposit().name(), transfer.name);
   transfer.bytes = from.deposit().bytes();
   transfer.file = from.deposit().file();
 }

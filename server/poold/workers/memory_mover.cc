@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "server/poold/upgrade/times.h"
+#include "server/poold/upgrade/values.h"
 #include "server/poold/workers/host_memory.h"
 
 namespace gpupool::server {

@@ -4,16 +4,13 @@
 
 #include "common/log/log.h"
 #include "common/text/printable.h"
-#include "server/poold/upgrade/times.h"
+#include "server/poold/upgrade/values.h"
+#include "server/poold/workers/time_since.h"
 
 namespace gpupool::server {
 namespace {
 
 using std::chrono::milliseconds;
-
-milliseconds time_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
-}
 
 Result<void> check_address(const std::string& address) {
   if (address.empty()) return Error{ErrorCode::invalid, "the other server's address is missing"};
@@ -34,7 +31,7 @@ Result<void> Migrations::request(uint64_t session, const std::string& address, A
 }
 
 Result<void> Migrations::request_suspension(uint64_t session, int socket, Answered answered) {
-  return ask(session, kToFile, socket, std::move(answered));
+  return ask(session, "a file", socket, std::move(answered));
 }
 
 Result<void> Migrations::ask(uint64_t session, const std::string& address, int socket, Answered answered) {
@@ -49,21 +46,23 @@ Result<void> Migrations::ask(uint64_t session, const std::string& address, int s
                      " s ago to migrate to " + open->second.address + ", and has not answered"};
   }
   const uint64_t number = next_number_++;
+  const bool to_file = socket >= 0;
   const auto sent = send_control<ControlKind::migrate>(worker->socket(), {.number = number},
-                                                       socket < 0 ? address : "", socket);
+                                                       to_file ? "" : address, socket);
   if (!sent) {
     const bool exited = sent.error().code == ErrorCode::closed;  // SIGCHLD has not arrived
     return Error{ErrorCode::closed, exited ? name + " has just ended"
                                            : "the worker of " + name + " does not read its control socket"};
   }
-  open_[session] = {number, address, Clock::now(), std::move(answered)};
+  open_[session] = {number, address, to_file, Clock::now(), std::move(answered)};
   log::info("migration_requested", {{"session", session}, {"worker", worker->pid}, {"to", address}});
   return {};
 }
 
 Migrations::Open Migrations::open(uint64_t session) const {
   const auto open = open_.find(session);
-  return open == open_.end() ? Open() : Open{open->second.address, time_since(open->second.since)};
+  if (open == open_.end()) return {};
+  return {open->second.address, open->second.to_file, time_since(open->second.since)};
 }
 
 bool Migrations::is_valid(const Worker& worker, const ControlMessage& message) const {
@@ -86,9 +85,8 @@ bool Migrations::ended(Worker& worker, const ControlMessage& message) {
     return true;
   }
   const Request request = std::move(open_.extract(worker.session).mapped());
-  const bool to_file = request.address == kToFile;
-  if (!to_file) ++(migrated ? counts_.migrated : counts_.failed);
-  if (migrated) worker.migrated = to_file ? "suspended" : "migrated to " + request.address;
+  if (!request.to_file) ++(migrated ? counts_.migrated : counts_.failed);
+  if (migrated) worker.migrated = request.to_file ? "suspended" : "migrated to " + request.address;
   request.answered(Outcome{migrated, message.payload, time_since(request.since)});
   return true;
 }
@@ -96,7 +94,7 @@ bool Migrations::ended(Worker& worker, const ControlMessage& message) {
 void Migrations::session_ended(const Worker& worker, const std::string& how) {
   auto open = open_.extract(worker.session);
   if (open.empty()) return;
-  if (open.mapped().address != kToFile) ++counts_.lost;
+  if (!open.mapped().to_file) ++counts_.lost;
   open.mapped().answered(
       Error{ErrorCode::closed, "session " + std::to_string(worker.session) + " has ended: " + how});
 }
@@ -114,6 +112,7 @@ void Migrations::save(uint64_t session, upgrade::Session& to) const {
   upgrade::Migration& migration = *to.mutable_migration();
   migration.set_number(open->second.number);
   migration.set_address(open->second.address);
+  migration.set_to_file(open->second.to_file);
   migration.set_since(upgrade::to_ns(open->second.since));
 }
 
@@ -125,8 +124,8 @@ void Migrations::restore(const upgrade::Pool& from) {
 void Migrations::restore(uint64_t session, const upgrade::Session& from, Answered answered) {
   if (!from.has_migration()) return;
   const upgrade::Migration& migration = from.migration();
-  open_[session] = {migration.number(), migration.address(), upgrade::steady(migration.since()),
-                    std::move(answered)};
+  open_[session] = {migration.number(), migration.address(), migration.to_file(),
+                    upgrade::steady(migration.since()), std::move(answered)};
 }
 
 }  // namespace gpupool::server

@@ -24,7 +24,6 @@ class Migrations {
   };
   // The error's code is ErrorCode::closed: the session has ended without an answer.
   using Answered = std::function<void(const Result<Outcome>&)>;
-  static constexpr const char* kToFile = "a file";
   struct Counts {
     uint64_t migrated = 0;  // includes sessions that their clients have migrated without a request
     uint64_t failed = 0;    // the client, or its worker for it, has declined or failed
@@ -43,7 +42,8 @@ class Migrations {
   Result<void> request_suspension(uint64_t session, int socket, Answered answered);
   // The request that the session has not answered; an empty address: none.
   struct Open {
-    std::string address;  // kToFile: the session is being suspended
+    std::string address;   // or what stands for it in messages
+    bool to_file = false;  // the session is being suspended
     std::chrono::milliseconds time{0};
   };
   Open open(uint64_t session) const;
@@ -62,6 +62,7 @@ class Migrations {
   struct Request {
     uint64_t number = 0;
     std::string address;
+    bool to_file = false;
     Clock::time_point since;
     Answered answered;
   };

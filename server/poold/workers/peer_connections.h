@@ -35,7 +35,8 @@ class PeerConnections {
 
   // Returns false, without an answer, if the session has more open attempts than any client needs.
   bool open(uint64_t session, const wire::PeerTarget& target, Answer answer);
-  // True if the session may have a connection now that needs no attempt; counts as one.
+  // For a connection within this poold, which needs no open(): true if the session may have one now, which
+  // then counts as an attempt.
   bool may_begin(uint64_t session) { return sessions_[session].pace.take(); }
   // Drops the attempts of a session that has ended, without answers.
   void drop(uint64_t session);

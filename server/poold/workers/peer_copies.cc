@@ -19,7 +19,10 @@ bool PeerCopies::wanted(Worker& asking, const packet::PeerWanted& wanted) {
   // An rdma connection begins between two cards.
   Worker* const here = wanted.target.rdma == 0 ? receiver_here(asking, wanted.target) : nullptr;
   if (here && connections_.may_begin(asking.session)) {
-    if (const auto pair = make_tcp_pair()) return connect_here(*here, wanted, *pair, answered);
+    if (const auto pair = make_tcp_pair()) {
+      connect_here(*here, wanted, *pair, answered);
+      return true;
+    }
   }
   return connections_.open(asking.session, wanted.target, answered) ||
          workers_.end(asking, "too many pending connections to other servers");
@@ -40,7 +43,7 @@ Worker* PeerCopies::receiver_here(const Worker& asking, const wire::PeerTarget& 
 }
 
 // A connection between two workers, which needs neither a network nor --peers.
-bool PeerCopies::connect_here(Worker& receiver, const packet::PeerWanted& wanted,
+void PeerCopies::connect_here(Worker& receiver, const packet::PeerWanted& wanted,
                               const std::array<int, 2>& pair,
                               const std::function<void(int descriptor)>& answered) {
   packet::Bulk bulk{.copy = wanted.target.copy, .from_peer = 1};
@@ -53,7 +56,6 @@ bool PeerCopies::connect_here(Worker& receiver, const packet::PeerWanted& wanted
     ::close(pair[0]);
     answered(-1);
   }
-  return true;
 }
 
 void PeerCopies::answer(uint64_t session, uint64_t request, int descriptor) {

@@ -33,7 +33,7 @@ class PeerCopies {
 
  private:
   Worker* receiver_here(const Worker& asking, const wire::PeerTarget& target) const;
-  bool connect_here(Worker& receiver, const packet::PeerWanted& wanted, const std::array<int, 2>& pair,
+  void connect_here(Worker& receiver, const packet::PeerWanted& wanted, const std::array<int, 2>& pair,
                     const std::function<void(int descriptor)>& answered);
   void answer(uint64_t session, uint64_t request, int descriptor);
 

@@ -15,6 +15,7 @@
 
 #include "common/blocked_signals.h"
 #include "common/log/log.h"
+#include "protocol/lease/token.h"
 
 namespace gpupool::server {
 namespace {
@@ -29,16 +30,6 @@ constexpr std::string_view kEnding = ".gpupool-session", kPart = ".part";
 
 Error os_error(const std::string& doing) {
   return {ErrorCode::unavailable, doing + ": " + std::generic_category().message(errno)};
-}
-
-std::string file_name_of(const std::string& session_id) {
-  std::string name;
-  for (const char byte : session_id) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
-    name += digits;
-  }
-  return name;
 }
 
 bool sync_folder(const std::string& folder) {
@@ -76,8 +67,8 @@ Result<void> write_to_disk(const StoreOrder& order, const std::string& part, Bud
 }
 
 Result<File> store_on_disk(const StoreOrder& order, Budget& budget) {
-  const std::string path =
-                        order.folder + "/" + file_name_of(order.header.session_id()) + std::string(kEnding),
+  const std::string path = order.folder + "/" + lease::hexadecimal(order.header.session_id()) +
+                           std::string(kEnding),
                     part = path + std::string(kPart);
   auto written = write_to_disk(order, part, budget);
   if (written && ::rename(part.c_str(), path.c_str()) != 0) written = os_error("renaming " + part);

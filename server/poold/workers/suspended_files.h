@@ -73,7 +73,8 @@ class SuspendedFiles {
   void scan(std::function<void(std::vector<Found>)> done);
   // Removes the file, or drops what is in memory.
   void remove(File file);
-  // Drops a reference to a socket: a worker may have sent something into it whose closing blocks.
+  // Drops a reference to a socket on a thread: closing it may block, since the worker may have sent
+  // descriptors that nobody has received.
   void let_go(Shared socket);
 
  private:

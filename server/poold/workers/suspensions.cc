@@ -8,6 +8,7 @@
 
 #include "common/log/log.h"
 #include "common/text/printable.h"
+#include "server/poold/workers/time_since.h"
 #include "server/sockets/untrusted_socket.h"
 
 namespace gpupool::server {
@@ -46,10 +47,6 @@ suspension::Header header_of(const Worker& worker) {
 
 std::string session_text(uint64_t session) {
   return "session " + std::to_string(session);
-}
-
-milliseconds passed_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
 }
 
 }  // namespace
@@ -93,12 +90,16 @@ Result<void> Suspensions::check(const Order& order) const {
 }
 
 Suspensions::Session* Suspensions::find(uint64_t number) {
+  return const_cast<Session*>(std::as_const(*this).find(number));
+}
+
+const Suspensions::Session* Suspensions::find(uint64_t number) const {
   const auto found = sessions_.find(number);
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
 Result<void> Suspensions::suspend(uint64_t number, const Order& order, Answered answered) {
-  if (const Session* const known = find(number); known && known->state >= State::suspended)
+  if (const Session* const known = find(number); known && known->has_left())
     return Error{ErrorCode::refused, session_text(number) + " is suspended already"};
   if (auto checked = check(order); !checked) return checked;
   int ends[2];
@@ -128,14 +129,14 @@ Result<void> Suspensions::suspend(uint64_t number, const Order& order, Answered 
 
 void Suspensions::store(Session& session, bool encrypts) {
   files_.store(session.header, session.to_disk, encrypts, session.socket, session.bytes,
-               [this, number = session.number, socket = session.socket](Result<SuspendedFiles::File> file) {
+               [this, number = session.number, bytes = session.bytes](Result<SuspendedFiles::File> file) {
                  Session* const its = find(number);
-                 if (its && its->socket == socket) return stored(number, std::move(file));
+                 if (its && its->socket && its->bytes == bytes) return stored(number, std::move(file));
                  if (file) files_.remove(*file);  // the client has gone on, or has ended
                });
 }
 
-// The worker learns of the result when the session's state says so, too.
+// Sets the state before it answers the worker, because the client may be back as soon as the worker knows.
 void Suspensions::stored(uint64_t number, Result<SuspendedFiles::File> file) {
   Session& session = *find(number);
   if (file) {
@@ -150,10 +151,11 @@ void Suspensions::stored(uint64_t number, Result<SuspendedFiles::File> file) {
 
 void Suspensions::client_answered(uint64_t number, const Result<Migrations::Outcome>& outcome) {
   Session* const session = find(number);
-  if (!session || session->state >= State::suspended) return;  // its client has returned before
+  if (!session || session->has_left()) return;  // its client has returned before
   const bool has_left = outcome ? outcome->migrated : true;
   if (has_left && session->state == State::stored) return become_suspended(*session);
-  // The client's reason is that of the file, if there is none because of the file.
+  // If the file has failed, the client repeats the reason that the worker got. If it gives none, take the
+  // file's.
   std::string why = outcome ? outcome->reason : outcome.error().message;
   if (why.empty()) why = session->failure;
   ++counts_.not_suspended;
@@ -174,7 +176,7 @@ void Suspensions::become_suspended(Session& session) {
 
 Result<void> Suspensions::resume(uint64_t number, const std::string& at, Answered answered) {
   Session* const session = find(number);
-  if (!session || session->state < State::suspended)
+  if (!session || !session->has_left())
     return Error{ErrorCode::unavailable, session_text(number) + " is not suspended"};
   if (session->wanted || session->answered || session->state != State::suspended)
     return Error{ErrorCode::refused, session_text(number) + " is being resumed already"};
@@ -225,7 +227,7 @@ void Suspensions::add_found(SuspendedFiles::Found found, bool wanted, Answered a
 
 bool Suspensions::end(uint64_t number, const std::string& reason) {
   const auto found = sessions_.find(number);
-  if (found == sessions_.end() || found->second.state < State::suspended) return false;
+  if (found == sessions_.end() || !found->second.has_left()) return false;
   drop(found, reason);
   return true;
 }
@@ -233,19 +235,20 @@ bool Suspensions::end(uint64_t number, const std::string& reason) {
 void Suspensions::end_all(const std::function<std::optional<std::string>(const Client&)>& reason) {
   for (auto next = sessions_.begin(); next != sessions_.end();) {
     const auto at = next++;
+    const Session& session = at->second;
+    if (!session.has_left()) continue;  // its worker still runs, and is ended as such
+    if (!session.credential) continue;  // found in a file: checked when the client comes and shows it
     Client client;
-    client.tenant = at->second.header.tenant();
-    client.lease = at->second.header.lease();
-    if (at->second.state < State::suspended) continue;  // ends with its worker
-    if (!at->second.credential) continue;               // the client will show it
-    client.credential = *at->second.credential;
+    client.tenant = session.header.tenant();
+    client.lease = session.header.lease();
+    client.credential = *session.credential;
     if (const auto why = reason(client)) drop(at, *why);
   }
 }
 
 void Suspensions::session_ended(const Worker& worker) {
   for (auto& [number, session] : sessions_) {
-    // While it is restored, the thread that does so tells why the worker has ended.
+    // In State::restoring, restored() handles the worker's end and has the reason.
     if (session.worker_session != worker.session || session.state != State::restored) continue;
     session.state = State::suspended;
     session.worker_session = 0;
@@ -255,7 +258,7 @@ void Suspensions::session_ended(const Worker& worker) {
 
 size_t Suspensions::count(const std::string& tenant) const {
   return static_cast<size_t>(std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& one) {
-    return one.second.state >= State::suspended && one.second.header.tenant() == tenant;
+    return one.second.has_left() && one.second.header.tenant() == tenant;
   }));
 }
 
@@ -264,7 +267,7 @@ void Suspensions::for_each(const std::function<void(const Session&)>& visit) con
 }
 
 void Suspensions::answer(Session& session, std::string_view event, Outcome outcome) {
-  outcome.time = passed_since(session.asked);
+  outcome.time = time_since(session.asked);
   tell(event, session, outcome);
   if (const auto answered = std::exchange(session.answered, nullptr)) answered(outcome);
 }
@@ -309,13 +312,13 @@ void Suspensions::look_again() {
     for (auto next = sessions_.begin(); next != sessions_.end();) {
       const auto at = next++;
       Session& session = at->second;
-      if (session.client && passed_since(session.client_since) >= kClientAnswerTime) {
+      if (session.client && time_since(session.client_since) >= kClientAnswerTime) {
         keep_waiting(*std::exchange(session.client, std::nullopt), "the session is suspended");
         session.last_seen = Clock::now();  // from now on it has the time to ask again
       }
       const bool travels = !session.at.empty() || !session.file.owned;
       const auto longest = session.resume_timeout + (travels ? kTravelTime : milliseconds(0));
-      if (session.client || passed_since(session.last_seen) < longest) continue;
+      if (session.client || time_since(session.last_seen) < longest) continue;
       if (session.state == State::suspended)
         drop(at, "its client did not return");
       else if (session.state == State::restored)

@@ -63,6 +63,12 @@ struct SuspendedSession {
   std::optional<Credential> credential;  // of the client; nullopt: not known
   Clock::time_point asked;
   Answered answered;  // of the present request
+
+  // Whether the session has left the worker that it had when it was to be suspended.
+  bool has_left() const { return state >= State::suspended; }
+  std::chrono::milliseconds suspended_for() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now() - since);
+  }
 };
 
 class Suspensions {
@@ -126,6 +132,8 @@ class Suspensions {
   bool empty() const { return sessions_.empty(); }
   // Number of the tenant's suspended sessions.
   size_t count(const std::string& tenant) const;
+  // Returns null if the session is neither suspended nor about to be.
+  const Session* find(uint64_t number) const;
   void for_each(const std::function<void(const Session&)>& visit) const;
   const Counts& counts() const { return counts_; }
   const SuspendedFiles& files() const { return files_; }

@@ -4,25 +4,13 @@
 
 #include <utility>
 
-#include "common/log/log.h"
 #include "common/text/printable.h"
-#include "protocol/peers/proof.h"
 #include "protocol/wire/migration.h"
 #include "server/poold/workers/suspensions.h"
-#include "server/sockets/descriptor_closer.h"
 #include "server/sockets/untrusted_socket.h"
 
 namespace gpupool::server {
 namespace {
-
-constexpr uint64_t kAdoptingCopy = 1;  // adopt_session is the new session's first command
-
-bool proves_suspended_key(const Client::Resume& shown, const std::string& key) {
-  const auto expected = peers::prove_resume(key, shown.link, shown.attempt, shown.received);
-  if (shown.proof.size() != expected.size()) return false;
-  return peers::same(expected, std::span<const uint8_t, 32>(
-                                   reinterpret_cast<const uint8_t*>(shown.proof.data()), expected.size()));
-}
 
 constexpr const char* kNotHere = "it could not go on here";
 
@@ -43,7 +31,7 @@ Suspensions::Session* Suspensions::find_client(const Client& client) {
   for (auto& [number, session] : sessions_) {
     if (session.header.session_id() != client.session_id) continue;
     const bool good = session.header.tenant() == client.tenant && session.header.lease() == client.lease &&
-                      proves_suspended_key(*client.resume, session.header.resume_key()) &&
+                      client.resume->proves(session.header.resume_key()) &&
                       client.resume->attempt > session.last_attempt;
     if (!good) return nullptr;
     // An attempt that somebody has recorded is worth nothing a second time.
@@ -83,8 +71,8 @@ void Suspensions::send_away(Session& session, Client client) {
   keep_waiting(std::move(client), "the session goes on at another server", session.at);
 }
 
-// The session is with no worker: neither with the one that has stored it, if the client's farewell was lost,
-// nor with a new one, where the client could not go on.
+// Takes the session from the worker that has it: from the one that has stored it, if the client's farewell
+// was lost, or from a new one, where the client could not go on.
 void Suspensions::leave_worker(Session& session, const Client& client) {
   constexpr const char* kWhy = "its client waits for the suspended session";
   if (session.state == State::stored) {
@@ -140,14 +128,14 @@ void Suspensions::not_assigned(Client client, const Refusal& refusal) {
 
 void Suspensions::begin_restoring(const Client& client, Worker& worker) {
   Session* const session = find_assigned(client);
-  if (!session) return;  // nothing connects to the worker, which gives up
+  if (!session) return;  // the client has returned since: this worker gets no file, and gives up in time
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
   refuse_descriptors(ends[0]);
   session->worker_session = worker.session;
   session->came_back.clear();
   session->socket = std::make_shared<const SuspendedFiles::Descriptor>(ends[0]);
-  const packet::Bulk bulk{.copy = kAdoptingCopy, .from_peer = 1, .transport = packet::kFromFile};
+  const packet::Bulk bulk{.copy = wire::kAdoptSequence, .from_peer = 1, .transport = packet::kFromFile};
   const auto sent = send_control<ControlKind::bulk>(worker.socket(), bulk, "", ends[1]);
   ::close(ends[1]);  // nothing was sent to it
   if (!workers_.check_sent(worker, sent)) {

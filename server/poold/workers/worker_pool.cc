@@ -12,6 +12,7 @@
 
 #include "common/log/log.h"
 #include "common/text/gpu_uuid.h"
+#include "server/poold/workers/time_since.h"
 
 namespace gpupool::server {
 namespace {
@@ -29,10 +30,6 @@ unsigned most_starting_at_once() {
   // hardware_concurrency() reads a file, so call it once.
   static const unsigned most = std::max(4u, std::thread::hardware_concurrency());
   return most;
-}
-
-int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
 // Opens the root of the NVIDIA driver's cache folders. Returns null if they are not wanted or cannot be made.
@@ -190,7 +187,7 @@ void WorkerPool::set_devices(const control::Devices& devices) {
 void WorkerPool::became_ready(Worker& worker) {
   worker.deadline.cancel();
   worker.state = Stage::idle;
-  log::debug("worker_ready", {{"worker", worker.pid}, {"start_ms", milliseconds_since(worker.since)}});
+  log::debug("worker_ready", {{"worker", worker.pid}, {"start_ms", time_since(worker.since).count()}});
   worker.since = Clock::now();
   failures_in_a_row_ = 0;
   if (auto tell = std::exchange(first_result_, nullptr)) tell({});

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/log/log.h"
-#include "protocol/peers/proof.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/sockets/descriptor_closer.h"
 
@@ -25,11 +24,6 @@ bool same_secret(const std::string& a, const std::string& b) {
 // The worker holds the connection as well and may have set SO_LINGER, so closing it here could block.
 void close_shared(int& descriptor) {
   close_without_blocking(std::exchange(descriptor, -1));
-}
-
-bool proves_key(const Client::Resume& shown, const std::string& resume_key) {
-  const auto proof = peers::prove_resume(resume_key, shown.link, shown.attempt, shown.received);
-  return same_secret({proof.begin(), proof.end()}, shown.proof);
 }
 
 // For messages with a connection.
@@ -169,7 +163,7 @@ void WorkerPool::resume(Client client) {
     if (shown.link >= worker->resume_attempts.size()) break;
     uint64_t& last_attempt = worker->resume_attempts[shown.link];
     // An attempt that somebody has recorded is worth nothing a second time.
-    if (!proves_key(shown, worker->resume_key) || shown.attempt <= last_attempt) break;
+    if (!shown.proves(worker->resume_key) || shown.attempt <= last_attempt) break;
     if (!worker->ending.empty())
       return refuse_(std::move(client),
                      {control::HelloReply::DENIED, "the server ended the session: " + worker->ending});
@@ -186,7 +180,7 @@ void WorkerPool::resume(Client client) {
   std::string why = "cannot resume the session: it has ended, or this is not its client";
   for (const EndedSession& ended : ended_sessions_) {
     if (ended.session_id == client.session_id && ended.tenant == client.tenant &&
-        proves_key(*client.resume, ended.resume_key))
+        client.resume->proves(ended.resume_key))
       why = "the server ended the session: " + ended.reason;
   }
   refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "common/log/log.h"
-#include "server/poold/upgrade/times.h"
+#include "server/poold/upgrade/values.h"
 #include "server/poold/workers/worker_pool.h"
 
 namespace gpupool::server {
@@ -39,8 +39,7 @@ Client restored(const upgrade::Client& from) {
   to.tenant = from.tenant();
   to.lease = from.lease();
   to.credential.kind = static_cast<Credential::Kind>(from.credential());
-  std::copy_n(from.token().begin(), std::min(from.token().size(), to.credential.token.size()),
-              to.credential.token.begin());
+  upgrade::copy_bytes(from.token(), to.credential.token);
   to.credential.names.assign(from.names().begin(), from.names().end());
   to.credential.user = from.user();
   to.admission_peer = from.admission_peer();
@@ -98,7 +97,7 @@ void WorkerPool::pause() {
     if (worker->state == Stage::starting) settings_.processes.kill(pid);
     if (worker->state != Stage::idle) continue;
     worker->close_control();
-    worker->state = Stage::starting;  // no client gets it
+    worker->state = Stage::starting;  // only idle workers get clients
     worker->failure = "it was ended for an upgrade";
   }
 }
@@ -243,8 +242,8 @@ Result<void> WorkerPool::restore(const upgrade::Pool& from, const Migrated& migr
     ended_sessions_.push_back({ended.session_id(), ended.tenant(), ended.resume_key(), ended.reason()});
   for (const upgrade::Image& image : from.images()) {
     wire::ImageDigest name{};
-    std::copy_n(image.name().begin(), std::min(image.name().size(), name.size()), name.begin());
-    (void)images_.add(name, image.bytes(), image.descriptor(), 0);  // the limits may have changed
+    upgrade::copy_bytes(image.name(), name);
+    (void)images_.add(name, image.bytes(), image.descriptor(), 0);  // dropped if it exceeds a new limit
   }
   quota::Partitions::Assigned assigned;
   for (const upgrade::TenantGroups& one : from.tenants_groups())
