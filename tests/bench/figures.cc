@@ -55,6 +55,11 @@ double median(std::vector<double> values) {
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+double percentile(std::vector<double> values, size_t percent) {
+  std::sort(values.begin(), values.end());
+  return values[(values.size() - 1) * percent / 100];
+}
+
 const std::vector<double>& Samples::of(const std::string& name) const {
   const auto found = values_.find(name);
   if (found == values_.end()) throw std::runtime_error("no samples of " + name);

@@ -48,6 +48,8 @@ class Samples {
 };
 
 double median(std::vector<double> values);
+// Returns a percentile without interpolation; 100: the largest value. `values` must not be empty.
+double percentile(std::vector<double> values, size_t percent);
 
 void print_table(const std::vector<Figure>& figures);  // to stdout
 // `hardware`: description of the measured hardware; empty: omitted.

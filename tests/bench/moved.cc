@@ -5,8 +5,6 @@
 //
 // Prints "working", and "paused START TIME" for each round of 2 ms or more: nanoseconds of the monotonic
 // clock. SIGTERM ends it, with status 0 if the memory is as it must be.
-#include <signal.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -20,12 +18,6 @@ constexpr size_t kPiece = 256 * 1024;  // written in each round
 constexpr size_t kWrittenPart = 20;    // one in so many bytes
 constexpr std::chrono::milliseconds kPause{2};
 constexpr unsigned kUnwritten = 0x5a5a5a5a;
-
-volatile sig_atomic_t ended = 0;
-
-long long nanoseconds(Clock::duration time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-}
 
 // True if the memory has this value in its first and its last word.
 bool has(CUdeviceptr memory, size_t bytes, unsigned value) {
@@ -43,7 +35,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: gpupool-bench-moved BYTES\n");
     return 2;
   }
-  (void)::signal(SIGTERM, [](int) { ended = 1; });
+  end_at_sigterm();
   const CUstream stream = start_cuda();
   CUdeviceptr memory = 0;
   CHECK(cuMemAlloc(&memory, bytes));
@@ -60,10 +52,7 @@ int main(int argc, char** argv) {
     CHECK(cuStreamSynchronize(stream));
     written[piece] = round;
     const auto now = Clock::now();
-    if (now - before >= kPause) {
-      std::printf("paused %lld %lld\n", nanoseconds(before.time_since_epoch()), nanoseconds(now - before));
-      std::fflush(stdout);
-    }
+    if (now - before >= kPause) report_pause(before, now);
     before = now;
   }
   for (size_t piece = 0; piece < bytes / kPiece; ++piece) {

@@ -55,11 +55,6 @@ double last_value(const PooldProcess& poold, const std::string& event, const std
   return std::stod(log.substr(at + key.size() + 2));
 }
 
-double percentile(std::vector<double> values, size_t percent) {
-  std::sort(values.begin(), values.end());
-  return values[(values.size() - 1) * percent / 100];
-}
-
 }  // namespace
 
 void Moves::round() {

@@ -2,6 +2,7 @@
 // CHECK exits with status 1 on an error.
 #pragma once
 #include <cuda.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -34,6 +35,22 @@ inline void check(CUresult result, const char* what) {
 // Prints one measured value as a line for gpupool-bench.
 inline void report(const char* name, double value) {
   std::printf("%s %.6g\n", name, value);
+}
+
+// True after SIGTERM, once end_at_sigterm() was called.
+inline volatile sig_atomic_t ended = 0;
+inline void end_at_sigterm() {
+  (void)::signal(SIGTERM, [](int) { ended = 1; });
+}
+
+inline long long nanoseconds(Clock::duration time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+// Prints a pause, in nanoseconds of the monotonic clock, for longest_pause() (tests/bench/pauses.h).
+inline void report_pause(Clock::time_point from, Clock::time_point to) {
+  std::printf("paused %lld %lld\n", nanoseconds(from.time_since_epoch()), nanoseconds(to - from));
+  std::fflush(stdout);
 }
 
 inline CUstream start_cuda() {

@@ -1,21 +1,18 @@
 // gpupool-bench-survive: the programs that gpupool-bench --suite survive measures; they use only the driver
 // API.
 //
-//     gpupool-bench-survive silence COUNT      cuts this process's connections, and prints "silence_ms TIME"
-//     for
-//                                              each cut: until a call that waits for the server has returned
-//     gpupool-bench-survive numbering ROUNDS   the same calls on the devices 0 and 1, which are on two
-//     servers,
-//                                              by turns; prints "NAME_0 TIME" and "NAME_1 TIME" in us, of the
-//                                              fastest tenth of the rounds
+//     gpupool-bench-survive silence COUNT      cuts this process's connections, and prints
+//                                              "silence_ms TIME" for each cut: until a call that waits for
+//                                              the server has returned
+//     gpupool-bench-survive numbering ROUNDS   makes the same calls on the devices 0 and 1, which are on two
+//                                              servers, by turns; prints "NAME_0 TIME" and "NAME_1 TIME" in
+//                                              us, of the fastest tenth of the rounds
 //     gpupool-bench-survive pulse MS           launches a kernel every MS milliseconds and waits for it;
-//     prints
-//                                              "working", and "paused START TIME" (nanoseconds of the
-//                                              monotonic clock) for each launch of 1 ms or more. SIGTERM ends
-//                                              it
+//                                              prints "working", and "paused START TIME" (nanoseconds of the
+//                                              monotonic clock) for each launch of 1 ms or more, until
+//                                              SIGTERM ends it
 #include <dirent.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -150,15 +147,9 @@ void numbering(int rounds) {
   }
 }
 
-volatile sig_atomic_t ended = 0;
-
-long long nanoseconds(Clock::duration time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-}
-
 void pulse(int interval_ms) {
   constexpr std::chrono::milliseconds kLong{1};
-  (void)::signal(SIGTERM, [](int) { ended = 1; });
+  end_at_sigterm();
   CHECK(cuInit(0));
   const Side side(0);
   std::printf("working\n");
@@ -167,10 +158,7 @@ void pulse(int interval_ms) {
     const auto begin = Clock::now();
     CHECK(cuLaunchKernel(side.function, 1, 1, 1, 1, 1, 1, 0, side.stream, nullptr, nullptr));
     CHECK(cuStreamSynchronize(side.stream));
-    if (const auto time = Clock::now() - begin; time >= kLong) {
-      std::printf("paused %lld %lld\n", nanoseconds(begin.time_since_epoch()), nanoseconds(time));
-      std::fflush(stdout);
-    }
+    if (const auto now = Clock::now(); now - begin >= kLong) report_pause(begin, now);
     std::this_thread::sleep_for(std::chrono::milliseconds(interval_ms));
   }
 }

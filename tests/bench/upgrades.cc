@@ -67,21 +67,17 @@ void Upgrades::round() {
 }
 
 void Upgrades::add_figures(std::vector<Figure>& all) const {
-  const auto part = [](std::vector<double> times, size_t percent) {
-    std::sort(times.begin(), times.end());
-    return times[(times.size() - 1) * percent / 100];
-  };
   const std::string beside = std::to_string(whole_ms_.size()) + " upgrades", tcp = "auto";
-  all.push_back(
-      {"upgrade_longest_launch_p50", tcp, part(longest_ms_, 50), "ms", "no upgrade", part(usual_ms_, 50)});
+  all.push_back({"upgrade_longest_launch_p50", tcp, percentile(longest_ms_, 50), "ms", "no upgrade",
+                 percentile(usual_ms_, 50)});
   all.push_back({"upgrade_longest_launch",
                  tcp,
-                 part(longest_ms_, 100),
+                 percentile(longest_ms_, 100),
                  "ms",
                  "no upgrade",
-                 part(usual_ms_, 100),
+                 percentile(usual_ms_, 100),
                  {Target::Kind::value_at_most, kLongestLaunchMs}});
-  all.push_back({"upgrade_whole", tcp, part(whole_ms_, 50), "ms", beside});
+  all.push_back({"upgrade_whole", tcp, percentile(whole_ms_, 50), "ms", beside});
 }
 
 }  // namespace gpupool::bench
