@@ -3,35 +3,21 @@
 #include <signal.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
 #include "tests/support/cutting_proxy.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
-using Json = nlohmann::json;
 
 namespace {
 
 const std::vector<std::string> kMigrates{"--resume-timeout", "60", "--peers", "127.0.0.0/8"};
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr unsigned kShare = 5;  // of the rounds
-#else
-constexpr unsigned kShare = 1;
-#endif
-
-Finished pool_admin(Pool& pool, std::vector<std::string> words) {
-  words.insert(words.begin(),
-               {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
-  return run_patiently(words, {});
-}
-
-Json sessions_of(Pool& pool) {
-  return Json::parse(pool_admin(pool, {"sessions"}).output);
-}
+constexpr unsigned kShare = kSanitized ? 5 : 1;  // of the rounds
 
 // Two servers, and a program that starts on the first one. Its commands do not use shared memory, whose
 // pinned memory cannot migrate.
@@ -58,8 +44,7 @@ struct Move {
     REQUIRE(all.size() == 1);
     const auto asked = pool_admin(pools[at], {"migrate", std::to_string(all[0]["number"].get<uint64_t>()),
                                               "--to", to.empty() ? address(1 - at) : to, "--timeout", "60"});
-    INFO(asked.output);
-    return Json::parse(asked.output.substr(asked.output.find('{')));
+    return json_in(asked);
   }
   // Moves the session, which is then on the other server alone.
   void move() {
@@ -71,13 +56,7 @@ struct Move {
     at = 1 - at;
     CHECK(sessions_of(pools[at]).size() == 1);
   }
-  // The program ends with status 0 and says so.
-  void expect_success(const std::string& last_words) {
-    const int status = app.wait(kLongPatience);
-    INFO(app.output());
-    CHECK(status == 0);
-    CHECK(lines_with(app.output(), last_words).size() == 1);
-  }
+  void expect_success(const std::string& last_words) { testing::expect_success(app, last_words); }
 
   std::array<Pool, 2> pools;
   Process app;
@@ -158,9 +137,7 @@ TEST_CASE("memory that does not change travels once, while the program runs") {
 TEST_CASE("pool-admin shows a session that is moving, and what it has sent") {
   ChangingMove move(64 / kShare);
   REQUIRE(pool_admin(move.pools[0], {"quota", "set", "default", "bandwidth-to-host=40MB/s"}).status == 0);
-  Process admin({program_path("pool-admin"), "--poold", "unix:" + move.pools[0].poold().admin_socket(),
-                 "migrate", "1", "--to", move.address(1)},
-                {});
+  Process admin(admin_words(move.pools[0].poold(), {"migrate", "1", "--to", move.address(1)}), {});
   Json seen;
   CHECK(eventually([&] {
     seen = sessions_of(move.pools[0]);
@@ -180,6 +157,21 @@ TEST_CASE("the session of a program that calls nothing moves") {
   Move move({"all_kinds", "2", "6000"});
   move.move();
   move.expect_success("all kinds are unchanged");
+}
+
+TEST_CASE("a session moves to another worker of the same server") {
+  Move move({"counting", std::to_string(1000 / kShare), "40000"});
+  const Json before = sessions_of(move.pools[0]);
+  const Json reply = move.ask(".");
+  INFO(reply.dump());
+  REQUIRE(reply["migrated"] == true);
+  CHECK(move.pools[0].poold().await_log("session_ended"));
+  const Json after = sessions_of(move.pools[0]);
+  REQUIRE(after.size() == 1);
+  CHECK(after[0]["worker_pid"] != before[0]["worker_pid"]);
+  CHECK(after[0]["state"] == "running");
+  CHECK(sessions_of(move.pools[1]).empty());
+  move.expect_success("counted to");
 }
 
 TEST_CASE("memory of a session is free again on the server that it has left") {
@@ -243,9 +235,7 @@ TEST_CASE("pinned memory that the server maps does not move") {
 TEST_CASE("a target that dies costs nothing") {
   for (const unsigned milliseconds : {1u, 20u, 60u, 120u, 240u, 480u}) {
     ChangingMove move(64 / kShare);
-    Process admin({program_path("pool-admin"), "--poold", "unix:" + move.pools[0].poold().admin_socket(),
-                   "migrate", "1", "--to", move.address(1)},
-                  {});
+    Process admin(admin_words(move.pools[0].poold(), {"migrate", "1", "--to", move.address(1)}), {});
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     const Json there = sessions_of(move.pools[1]);
     if (!there.empty()) ::kill(there[0]["worker_pid"].get<pid_t>(), SIGKILL);
@@ -265,7 +255,5 @@ TEST_CASE("a session moves although its connection is cut") {
   const auto asked = pool_admin(first, {"migrate", "1", "--to", second.poold().endpoint().text()});
   INFO(asked.output);
   CHECK(Json::parse(asked.output)["migrated"] == true);
-  const int status = app.wait(kLongPatience);
-  INFO(app.output());
-  CHECK(status == 0);
+  expect_success(app, "counted to");
 }

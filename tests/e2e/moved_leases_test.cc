@@ -2,21 +2,17 @@
 #include <signal.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "tests/e2e/expect_success.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/e2e/whole_pool.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
-using Json = nlohmann::json;
 
 namespace {
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr int kBackAndForth = 2;
-#else
-constexpr int kBackAndForth = 6;
-#endif
+constexpr int kBackAndForth = kSanitized ? 2 : 6;
 
 Json json_of(const WholePool& pool, std::vector<std::string> words) {
   words.push_back("--json");
@@ -58,10 +54,7 @@ struct Leased {
   }
   void expect_nothing_lost() {
     std::ofstream(end) << "end";
-    const int status = app.wait(kLongPatience);
-    INFO(app.output());
-    CHECK(status == 0);
-    CHECK(lines_with(app.output(), "nothing is lost").size() == 1);
+    expect_success(app, "nothing is lost");
   }
   const TemporaryFolder folder;
   const std::string end = folder.path() / "end";
@@ -101,10 +94,7 @@ TEST_CASE("a host is drained by moving its leases and no program ends") {
   INFO(pool.pool_admin({"drain", drained, "--move"}));
   CHECK(await_all_on(pool, other(drained), programs.size()));
   Pool& left = drained == "one" ? pool.first() : pool.second();
-  CHECK(has(
-      run_to_end({program_path("pool-admin"), "--poold", "unix:" + left.poold().admin_socket(), "sessions"})
-          .output,
-      "no sessions"));
+  CHECK(has(run_to_end(admin_words(left.poold(), {"sessions"})).output, "no sessions"));
   CHECK(left.poold().stop() == 0);  // as for a new kernel
   for (const auto& program : programs) program->expect_nothing_lost();
 }
@@ -171,8 +161,7 @@ TEST_CASE("leases go on while their hosts are upgraded") {
   const std::vector<std::string> nodes = nodes_of_leases(pool);
   for (int round = 0; round < 2; ++round) {
     for (Pool* const host : {&pool.first(), &pool.second()}) {
-      const Finished upgraded = run_patiently(
-          {program_path("pool-admin"), "--poold", "unix:" + host->poold().admin_socket(), "upgrade"}, {});
+      const Finished upgraded = pool_admin(*host, {"upgrade"});
       INFO(upgraded.output);
       CHECK(upgraded.status == 0);
     }

@@ -23,6 +23,13 @@ std::string driver_app();
 std::string client_folder();
 std::string softgpu_folder();
 
+// True in builds with AddressSanitizer or ThreadSanitizer, where tests run a share of their rounds.
+#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs that compute, on a busy machine
 
 // One poold on the test's device. Each Pool has a softgpu instance of its own.

@@ -19,11 +19,7 @@ namespace {
 
 const std::vector<std::string> kResumes{"--resume-timeout", "60"};
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr unsigned kShare = 10;  // of the rounds
-#else
-constexpr unsigned kShare = 1;
-#endif
+constexpr unsigned kShare = kSanitized ? 10 : 1;  // of the rounds
 
 // Runs the scenario `counting` through a proxy that cuts.
 void count_despite_cuts(Pool& pool, const std::string& scheme, uint64_t mean, unsigned rounds, uint64_t bytes,

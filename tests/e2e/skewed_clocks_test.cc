@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "tests/e2e/expect_success.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/e2e/whole_pool.h"
 
 using namespace gpupool;
@@ -32,9 +34,7 @@ class JumpingClock {
 
 // How many seconds poold's clock is ahead of the scheduler's, as poold has last heard.
 int64_t seconds_ahead(Pool& host) {
-  const std::string health = run_to_end({program_path("pool-admin"), "--json", "--poold",
-                                         "unix:" + host.poold().admin_socket(), "health"})
-                                 .output;
+  const std::string health = run_to_end(admin_words(host.poold(), {"--json", "health"})).output;
   const std::string key = "\"clock_skew_ms\":";
   const size_t at = health.find(key);
   return at == std::string::npos ? 0 : -std::stoll(health.substr(at + key.size())) / 1000;
@@ -59,12 +59,7 @@ TEST_CASE("a clock that jumps ends no program") {
   }
   clock.jump_to(0);
   folder.write("end", "");
-  for (const auto& app : apps) {
-    const int status = app->wait(kLongPatience);
-    INFO(app->output());
-    CHECK(status == 0);
-    CHECK(has(app->output(), "nothing is lost"));
-  }
+  for (const auto& app : apps) expect_success(*app, "nothing is lost");
   CHECK(pool.is_idle());
   CHECK(run_patiently(pool.command({"--gpus", "4"}, {driver_app(), "list_devices"}), {}).status == 0);
 }

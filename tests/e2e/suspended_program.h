@@ -7,43 +7,20 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
 #include "tests/support/http_get.h"
 
 namespace gpupool::testing {
 
-using Json = nlohmann::json;
-
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr unsigned kShare = 4;  // of the rounds
-#else
-constexpr unsigned kShare = 1;
-#endif
-
-inline Finished pool_admin(Pool& pool, std::vector<std::string> words) {
-  words.insert(words.begin(),
-               {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
-  return run_patiently(words, {});
-}
-
-// The reply in the output, behind messages.
-inline Json json_in(const Finished& finished) {
-  INFO(finished.output);
-  const size_t at = finished.output.find('{');
-  REQUIRE(at != std::string::npos);
-  return Json::parse(finished.output.substr(at));
-}
-
-inline Json sessions_of(Pool& pool) {
-  return Json::parse(pool_admin(pool, {"sessions"}).output);
-}
+constexpr unsigned kShare = kSanitized ? 4 : 1;  // of the rounds
 
 // The folder and the key of suspended sessions, which servers may share.
 struct Store {
@@ -111,10 +88,7 @@ struct Changing {
   }
   void expect_nothing_lost() {
     std::ofstream(end) << "end";
-    const int status = app.wait(kLongPatience);
-    INFO(app.output());
-    CHECK(status == 0);
-    CHECK(lines_with(app.output(), "nothing is lost").size() == 1);
+    expect_success(app, "nothing is lost");
   }
 
   const Store store;
@@ -124,10 +98,5 @@ struct Changing {
   std::string number, path;
   uint64_t bytes = 0;
 };
-
-inline std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 }  // namespace gpupool::testing

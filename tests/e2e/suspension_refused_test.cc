@@ -126,9 +126,7 @@ TEST_CASE("a session is suspended and resumed once at a time") {
   CHECK(again.status == 1);
   CHECK(again.output.find("suspended already") != std::string::npos);
   changing.app.signal(SIGSTOP);  // the client cannot come
-  Process first({program_path("pool-admin"), "--poold", "unix:" + changing.pool->poold().admin_socket(),
-                 "resume", changing.number},
-                {});
+  Process first(admin_words(changing.pool->poold(), {"resume", changing.number}), {});
   const bool resuming = eventually([&] {
     const Json seen = sessions_of(*changing.pool);
     return std::any_of(seen.begin(), seen.end(), [](const Json& one) { return one["state"] == "resuming"; });
@@ -169,25 +167,50 @@ TEST_CASE("a session for which the GPU or the quota has no room stays suspended,
 }
 
 // The new worker is killed at any time: the session is whole in its file, or has gone on.
+// Each moment gets a program of its own, since a session that has gone on ends with its worker.
 TEST_CASE("a new worker that dies costs nothing") {
-  Changing changing(64 / kShare);
   for (const unsigned milliseconds : {0u, 10u, 40u, 80u, 160u}) {
+    Changing changing(64 / kShare);
     changing.expect_suspended();
     const size_t started = occurrences(changing.pool->poold().log(), "session_started");
-    Process admin({program_path("pool-admin"), "--poold", "unix:" + changing.pool->poold().admin_socket(),
-                   "--json", "resume", changing.number},
-                  {});
+    Process admin(admin_words(changing.pool->poold(), {"--json", "resume", changing.number}), {});
     CHECK(changing.pool->poold().await_log("session_started", started + 1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));  // the moment is what is tested
     for (const pid_t worker : changing.pool->poold().workers()) ::kill(worker, SIGKILL);
     const bool resumed = admin.wait(kLongPatience) == 0;
     INFO("workers killed after " << milliseconds << " ms; " << admin.output() << changing.app.output());
-    if (!resumed) {
-      changing.expect_resumed();
+    if (resumed) {
+      CHECK(changing.app.wait() > 0);  // its session has gone on, and ended with its worker as ever
       continue;
     }
-    CHECK(changing.app.wait() > 0);  // its session has gone on, and ended with its worker as ever
-    return;
+    changing.expect_resumed();
+    changing.expect_nothing_lost();
   }
+}
+
+TEST_CASE("poold is not upgraded while sessions are suspended") {
+  Changing changing(4);
+  changing.expect_suspended();
+  const Finished refused = pool_admin(*changing.pool, {"upgrade"});
+  INFO(refused.output);
+  CHECK(refused.status == 1);
+  CHECK(refused.output.find("sessions are suspended: resume them first") != std::string::npos);
+  CHECK(json_in(pool_admin(*changing.pool, {"health"}))["upgrades"] == 0);
+  changing.expect_resumed();
   changing.expect_nothing_lost();
+}
+
+TEST_CASE("poold does not start with a folder of suspended sessions that other users can open") {
+  const Store store;
+  std::vector<std::string> words{program_path("poold"), "--device",       test_device(), "--listen",
+                                 "tcp://127.0.0.1:0",   "--admin-socket", "none"};
+  for (const std::string& word : store.options()) words.push_back(word);
+  for (const unsigned mode : {0755u, 0704u, 0720u}) {
+    std::filesystem::permissions(store.files(), std::filesystem::perms(mode));
+    const Finished refused = run_to_end(words);
+    INFO(std::oct << mode << ": " << refused.output);
+    CHECK(refused.status == 1);
+    CHECK(refused.output.find("--suspended-folder " + store.files()) != std::string::npos);
+    CHECK(refused.output.find("other users can open it; chmod 700") != std::string::npos);
+  }
 }

@@ -105,9 +105,7 @@ TEST_CASE("a session is resumed on another server that gets the file") {
                                         : std::vector<std::string>{"--to", "disk"});
     const std::string copy = changing.store.folder.path() / "copy";
     std::filesystem::copy_file(changing.path, copy);
-    Process there({program_path("pool-admin"), "--poold", "unix:" + other.poold().admin_socket(), "--json",
-                   "resume", "--file", copy},
-                  {});
+    Process there(admin_words(other.poold(), {"--json", "resume", "--file", copy}), {});
     CHECK(other.poold().await_log("suspended_session_found"));
     changing.expect_resumed({"--at", other.poold().endpoint().text()});
     CHECK(there.wait(kLongPatience) == 0);

@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
+#include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/contains.h"
@@ -20,26 +21,17 @@
 
 using namespace gpupool;
 using namespace gpupool::testing;
-using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr unsigned kShare = 10;  // of the rounds
-#else
-constexpr unsigned kShare = 1;
-#endif
+constexpr unsigned kShare = kSanitized ? 10 : 1;  // of the rounds
 
 struct Upgradable {
   explicit Upgradable(const std::vector<std::string>& options = {}, Environment softgpu = {})
       : pool(std::move(softgpu), options, test_device(), installed.launcher()) {}
 
-  Finished admin(std::vector<std::string> words) {
-    words.insert(words.begin(),
-                 {program_path("pool-admin"), "--json", "--poold", "unix:" + pool.poold().admin_socket()});
-    return run_patiently(words, {});
-  }
+  Finished admin(const std::vector<std::string>& words) { return pool_admin(pool, words); }
   Json ask(const std::vector<std::string>& words) {
     const Finished answer = admin(words);
     INFO(answer.output);
@@ -69,10 +61,7 @@ struct Upgradable {
 };
 
 void expect_counted(Process& app) {
-  const int status = app.wait(kLongPatience);
-  INFO(app.output());
-  CHECK(status == 0);
-  CHECK(lines_with(app.output(), "counted to").size() == 1);
+  expect_success(app, "counted to");
 }
 
 std::vector<std::string> counting(unsigned rounds) {
@@ -95,7 +84,11 @@ TEST_CASE("programs go on while poold is upgraded") {
   };
   const std::vector<pid_t> workers = workers_of();
   const size_t descriptors = server.pool.poold().descriptors();
-  for (int round = 0; round < 5; ++round) server.upgrade();
+  for (size_t round = 1; round <= 5; ++round) {
+    server.upgrade();
+    CHECK(server.pool.poold().await_log(" upgraded ", round));
+    CHECK(lines_with(server.pool.poold().log(), " upgrade_begins ").size() == round);
+  }
   const Json sessions = server.ask({"sessions"});
   CHECK(sessions.size() == apps.size());
   for (const Json& session : sessions)
@@ -106,7 +99,7 @@ TEST_CASE("programs go on while poold is upgraded") {
     if (app != apps.back()) expect_counted(*app);
   }
   server.installed.folder().write("end", "");
-  CHECK(apps.back()->wait(kLongPatience) == 0);
+  expect_success(*apps.back(), "nothing is lost");
   expect_counted(*server.start(counting(30)));
   CHECK(server.pool.poold().stop() == 0);
   CHECK(lines_with(server.pool.poold().log(), "session_ended").size() == apps.size() + 1);
@@ -267,10 +260,8 @@ TEST_CASE("two upgrades at once are one") {
   REQUIRE(app->await_output("working"));
   std::vector<std::unique_ptr<Process>> callers;
   for (int caller = 0; caller < 3; ++caller)
-    callers.push_back(std::make_unique<Process>(
-        std::vector{program_path("pool-admin"), std::string("--poold"),
-                    "unix:" + server.pool.poold().admin_socket(), std::string("upgrade")},
-        Environment{}));
+    callers.push_back(
+        std::make_unique<Process>(admin_words(server.pool.poold(), {"upgrade"}), Environment{}));
   for (const auto& caller : callers) {
     const int status = caller->wait(kLongPatience);
     INFO(caller->output());
@@ -283,8 +274,7 @@ TEST_CASE("SIGTERM at any moment of an upgrade ends poold") {
   for (int delay_ms = 0; delay_ms <= 150; delay_ms += 10) {
     INFO("after " << delay_ms << " ms");
     Upgradable server;
-    Process admin(
-        {program_path("pool-admin"), "--poold", "unix:" + server.pool.poold().admin_socket(), "upgrade"}, {});
+    Process admin(admin_words(server.pool.poold(), {"upgrade"}), {});
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));  // the moment is what is tested
     CHECK(server.pool.poold().stop() == 0);
   }
@@ -302,13 +292,19 @@ TEST_CASE("the audit goes on over an upgrade without a gap") {
   std::ifstream lines(audit);
   std::string line, boot;
   int64_t expected = 0;
+  size_t upgraded = 0;
   while (std::getline(lines, line)) {
     const Json record = Json::parse(line);
     if (boot.empty()) boot = record["boot"];
     CHECK(record["boot"] == boot);
     CHECK(record["seq"] == ++expected);
+    if (record["event"] != "upgraded") continue;
+    ++upgraded;
+    CHECK(record["from"] == record["to"]);
+    CHECK(record["sessions"] == 0);
   }
   CHECK(expected >= 12);
+  CHECK(upgraded == 3);
 }
 
 TEST_CASE("new workers are of poold's version until it is upgraded") {
@@ -381,7 +377,7 @@ TEST_CASE("sessions move to workers of the new program") {
   }
   server.installed.folder().write("end", "");
   expect_counted(*apps[0]);
-  CHECK(apps[1]->wait(kLongPatience) == 0);
+  expect_success(*apps[1], "nothing is lost");
 }
 
 TEST_CASE("a session that cannot move stays with its worker") {

@@ -1,7 +1,6 @@
 // Fuzzes a suspended session's way into a file, with the bytes that its worker sends, and out of it, with the
 // answer of a new worker. With the first byte's highest bit, the input is the file itself instead. What is
 // stored is what was sent, up to the last command, and an altered file restores nothing.
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string>
 
 #include "protocol/wire/frame.h"
@@ -17,15 +17,11 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/quiet_protobuf.h"
 #include "tests/fuzz/require.h"
+#include "tests/server/suspension/memory_file.h"
 
 using namespace gpupool;
 
 namespace {
-
-struct File {
-  ~File() { ::close(descriptor); }
-  const int descriptor = ::memfd_create("fuzz", MFD_CLOEXEC);
-};
 
 // poold's end of a socket whose other end has sent `bytes` and ended.
 struct Sent {
@@ -44,6 +40,8 @@ struct Sent {
     ::close(poold);
     ::close(worker);
   }
+  Sent(const Sent&) = delete;
+  Sent& operator=(const Sent&) = delete;
   // What poold has sent to the worker until now.
   std::string received() const {
     std::string bytes(1 << 20, '\0');
@@ -86,21 +84,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const bool is_file = (input.get<uint8_t>() & 128) != 0;
   const std::string bytes = input.rest();
-  const File file;
   if (is_file) {
-    fuzz::require(::write(file.descriptor, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-    restore(file.descriptor, nullptr);
+    const testing::MemoryFile file(std::as_bytes(std::span(bytes)));
+    restore(file.descriptor(), nullptr);
     return 0;
   }
+  const testing::MemoryFile file;
   const Sent sent(bytes);
   if (!sent.fits) return 0;
   suspension::Budget budget(1u << 20);
   std::atomic<uint64_t> written{0};
   const auto stored =
-      suspension::store_session(sent.poold, file.descriptor, header(), std::nullopt, budget, written);
+      suspension::store_session(sent.poold, file.descriptor(), header(), std::nullopt, budget, written);
   fuzz::require(budget.used() == written && written <= budget.limit());
   if (!stored) return 0;
-  fuzz::require(written == static_cast<uint64_t>(::lseek(file.descriptor, 0, SEEK_END)));
-  restore(file.descriptor, &bytes);
+  fuzz::require(written == file.size());
+  restore(file.descriptor(), &bytes);
   return 0;
 }

@@ -107,7 +107,7 @@ struct DeviceFolder {
     std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
   }
   std::string secret(const std::string& name) const {
-    const std::string file = folder.write(name, "secret\n");
+    const std::string file = folder.write(name, "a secret of at least 32 characters\n");
     if (::geteuid() == 0) REQUIRE(::chown(file.c_str(), kNobody, kNobody) == 0);
     std::filesystem::permissions(file, std::filesystem::perms(0600));
     return file;
@@ -194,8 +194,10 @@ TEST_CASE("poold refuses invalid --worker-users at start") {
 
 TEST_CASE("poold does not start where a worker could read its secrets") {
   const DeviceFolder device;
-  const auto [option, name] = GENERATE(
-      table<std::string, std::string>({{"--tls-key", "server.key"}, {"--pool-token-file", "node.token"}}));
+  const auto [option, name] =
+      GENERATE(table<std::string, std::string>({{"--tls-key", "server.key"},
+                                                {"--pool-token-file", "node.token"},
+                                                {"--suspended-key", "suspended.key"}}));
   const std::string secret = device.secret(name);
   std::vector<std::string> words = ordinary_poold({"--device", device.library, option, secret});
   const LeaseMaker maker;

@@ -13,9 +13,9 @@ class InstalledPoold {
  public:
   InstalledPoold();
   std::filesystem::path path() const { return folder_.path() / "bin" / "poold"; }
-  // Replaces the file by a copy of the built poold, or of another program.
+  // Replaces the file by a copy of the built poold.
   void install();
-  void install(const std::string& program);
+  // Replaces the file by an executable script.
   void install_script(const std::string& text);
   // For PooldProcess: executes this poold in place of the built one.
   std::vector<std::string> launcher() const {
@@ -24,6 +24,8 @@ class InstalledPoold {
   const TemporaryFolder& folder() const { return folder_; }
 
  private:
+  void install(const std::string& program);
+
   TemporaryFolder folder_;
 };
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <system_error>
 
@@ -64,6 +65,11 @@ std::string TemporaryFolder::write_secret(const std::string& name, const std::st
   const std::string file = write(name, "");
   fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
   return write(name, content);
+}
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 Process::Process(const std::vector<std::string>& words, const Environment& environment) {

@@ -32,6 +32,9 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
+// Returns a file's bytes, none if it cannot be read.
+std::string content_of(const std::filesystem::path& path);
+
 using Environment = std::map<std::string, std::string>;  // overrides of this process's environment
 
 // A child process whose stdout and stderr are collected by a thread.

@@ -40,7 +40,7 @@ class Proxy {
   };
   // Waits until both connections have ended, and returns what has passed, in this order.
   const std::vector<Passed>& recorded() {
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     return recorded_;
   }
 

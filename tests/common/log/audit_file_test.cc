@@ -42,11 +42,6 @@ std::set<std::string> boots(const std::string& text) {
   return all;
 }
 
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 }  // namespace
 
 TEST_CASE("an audit file has each line when append() returns") {

@@ -2,39 +2,29 @@
 #include "server/suspension/record_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "tests/server/suspension/memory_file.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
 using namespace gpupool::suspension;
+using testing::MemoryFile;
 
 namespace {
 
 using Bytes = std::vector<std::byte>;
 using Contents = std::vector<std::pair<RecordKind, Bytes>>;
 
-// A file in memory, closed at the end.
-struct File {
-  File() : descriptor(::memfd_create("record_file_test", MFD_CLOEXEC)) { REQUIRE(descriptor >= 0); }
-  explicit File(const Bytes& bytes) : File() {
-    REQUIRE(::write(descriptor, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  }
-  ~File() { ::close(descriptor); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  Bytes bytes() const {
-    Bytes all(static_cast<size_t>(::lseek(descriptor, 0, SEEK_END)));
-    REQUIRE(::pread(descriptor, all.data(), all.size(), 0) == static_cast<ssize_t>(all.size()));
-    return all;
-  }
-  const int descriptor;
-};
+Bytes bytes_of(const MemoryFile& file) {
+  Bytes all(file.size());
+  REQUIRE(::pread(file.descriptor(), all.data(), all.size(), 0) == static_cast<ssize_t>(all.size()));
+  return all;
+}
 
 Bytes filled(size_t size, unsigned char value) {
   return Bytes(size, std::byte{value});
@@ -52,17 +42,17 @@ Secret secret(const std::string& key) {
 const std::optional<Secret> kSecrets[] = {std::nullopt, secret(std::string(32, 'k'))};
 
 Bytes written(const Contents& contents, const std::optional<Secret>& secret) {
-  const File file;
-  auto writer = RecordWriter::begin(file.descriptor, secret);
+  const MemoryFile file;
+  auto writer = RecordWriter::begin(file.descriptor(), secret);
   REQUIRE(writer);
   for (const auto& [kind, payload] : contents) REQUIRE(writer->append(kind, payload));
-  return file.bytes();
+  return bytes_of(file);
 }
 
 // Everything up to the record `end`, which must be the file's last.
 Result<Contents> read(const Bytes& bytes, const std::optional<Secret>& secret) {
-  const File file(bytes);
-  auto reader = RecordReader::open(file.descriptor, secret);
+  const MemoryFile file(bytes);
+  auto reader = RecordReader::open(file.descriptor(), secret);
   if (!reader) return reader.error();
   Contents contents;
   while (contents.empty() || contents.back().first != RecordKind::end) {

@@ -1,7 +1,6 @@
 // Tests of a session's way into a file and back, with the test in the place of the worker.
 #include "server/suspension/session_stream.h"
 
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,10 +12,12 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/migration.h"
+#include "tests/server/suspension/memory_file.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
 using namespace gpupool::suspension;
+using testing::MemoryFile;
 
 namespace {
 
@@ -27,6 +28,8 @@ struct Pair {
     ::close(ends[0]);
     close_worker();
   }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
   void close_worker() {
     if (ends[1] >= 0) ::close(ends[1]);
     ends[1] = -1;
@@ -34,13 +37,6 @@ struct Pair {
   int poold() const { return ends[0]; }
   int worker() const { return ends[1]; }
   int ends[2]{-1, -1};
-};
-
-struct MemoryFile {
-  MemoryFile() : descriptor(::memfd_create("session_stream_test", MFD_CLOEXEC)) { REQUIRE(descriptor >= 0); }
-  ~MemoryFile() { ::close(descriptor); }
-  off_t size() const { return ::lseek(descriptor, 0, SEEK_END); }
-  const int descriptor;
 };
 
 std::string command(uint16_t id, const std::string& body, const std::string& reply = "") {
@@ -150,13 +146,13 @@ TEST_CASE("a worker gets what another one has sent, and its answer counts") {
       const MemoryFile file;
       Budget budget(64u << 20);
       uint64_t written = 0;
-      REQUIRE(store(file.descriptor, session, budget, &written, secret));
-      CHECK(written == static_cast<uint64_t>(file.size()));
+      REQUIRE(store(file.descriptor(), session, budget, &written, secret));
+      CHECK(written == file.size());
       CHECK(budget.used() == written);
-      const auto good = restore(file.descriptor, session.size(), 0, "", secret);
+      const auto good = restore(file.descriptor(), session.size(), 0, "", secret);
       CHECK(good.result);
       CHECK(good.received == session);
-      const auto refused = restore(file.descriptor, session.size(), 801, "no memory", secret);
+      const auto refused = restore(file.descriptor(), session.size(), 801, "no memory", secret);
       REQUIRE_FALSE(refused.result);
       CHECK(refused.result.error().code == ErrorCode::refused);
       CHECK(refused.result.error().message == "no memory");
@@ -167,8 +163,8 @@ TEST_CASE("a worker gets what another one has sent, and its answer counts") {
 TEST_CASE("a worker that refuses a command early is heard") {
   const MemoryFile file;
   Budget budget(64u << 20);
-  REQUIRE(store(file.descriptor, session_of(kLarge), budget));
-  const auto refused = restore(file.descriptor, 10, 801, "no such thing");
+  REQUIRE(store(file.descriptor(), session_of(kLarge), budget));
+  const auto refused = restore(file.descriptor(), 10, 801, "no such thing");
   REQUIRE_FALSE(refused.result);
   CHECK(refused.result.error().message == "no such thing");
 }
@@ -177,7 +173,7 @@ TEST_CASE("a session larger than the budget is not stored, and the budget is as 
   const MemoryFile file;
   Budget budget(1u << 20);
   uint64_t written = 0;
-  const auto stored = store(file.descriptor, session_of(kLarge), budget, &written);
+  const auto stored = store(file.descriptor(), session_of(kLarge), budget, &written);
   REQUIRE_FALSE(stored);
   CHECK(stored.error().code == ErrorCode::limit);
   CHECK(budget.used() == written);
@@ -189,21 +185,21 @@ TEST_CASE("a worker that ends early, or breaks the format, has stored nothing") 
   for (size_t size = 0; size < session.size(); size += 7) {
     const MemoryFile file;
     Budget budget(64u << 20);
-    CHECK_FALSE(store(file.descriptor, session.substr(0, size), budget));
+    CHECK_FALSE(store(file.descriptor(), session.substr(0, size), budget));
   }
   const MemoryFile file;
   Budget budget(64u << 20);
-  CHECK_FALSE(store(file.descriptor, std::string(64, '\xff'), budget));
+  CHECK_FALSE(store(file.descriptor(), std::string(64, '\xff'), budget));
 }
 
 TEST_CASE("a file that is cut at any record restores nothing, and its worker gets no end") {
   const MemoryFile file;
   Budget budget(64u << 20);
   const std::string session = session_of(kLarge);
-  REQUIRE(store(file.descriptor, session, budget));
+  REQUIRE(store(file.descriptor(), session, budget));
   for (off_t size = file.size() - 1; size > 0; size -= 400'000) {
-    REQUIRE(::ftruncate(file.descriptor, size) == 0);
-    const auto cut = restore(file.descriptor, session.size(), 0, "");
+    REQUIRE(::ftruncate(file.descriptor(), size) == 0);
+    const auto cut = restore(file.descriptor(), session.size(), 0, "");
     INFO(size << " bytes");
     CHECK_FALSE(cut.result);
     CHECK(cut.received.size() < session.size());

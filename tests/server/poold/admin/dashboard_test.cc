@@ -1,5 +1,4 @@
 // Checks that the dashboard, the alerts and docs/operations.md name exactly the metrics that poold exports.
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -7,16 +6,16 @@
 
 #include "server/poold/admin/metrics.h"
 #include "tests/support/catch.h"
+#include "tests/support/processes.h"
 
 using namespace gpupool;
 
 namespace {
 
 std::string content_of(const std::string& file) {
-  std::ostringstream text;
-  text << std::ifstream(std::string(SOURCE_FOLDER) + "/" + file).rdbuf();
-  REQUIRE_FALSE(text.str().empty());
-  return text.str();
+  std::string text = testing::content_of(std::string(SOURCE_FOLDER) + "/" + file);
+  REQUIRE_FALSE(text.empty());
+  return text;
 }
 
 std::set<std::string> names_in(const std::string& text) {
