@@ -232,8 +232,16 @@ void Chaos::check_idle() {
   const Jobs::Tally& tally = jobs_->tally();
   say("idle after " + std::to_string(time_of_day() - start) + " ms: " + std::to_string(tally.right) +
       " programs succeeded, " + std::to_string(tally.excused) + " failures excused, " +
-      std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.leases()) + " grants, " +
-      std::to_string(wrong_.size()) + " violations");
+      std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.grants()) + " grants, " +
+      std::to_string(leases_moved()) + " moves, " + std::to_string(wrong_.size()) + " violations");
+}
+
+size_t Chaos::leases_moved() const {
+  size_t moved = 0;
+  for (const auto& machine : schedulers_) {
+    for (size_t at = 0; (at = machine->log().find(" lease_moved ", at)) != std::string::npos; ++at) ++moved;
+  }
+  return moved;
 }
 
 // Checks that one program can lease all GPUs completely, and use nearly all of their memory.

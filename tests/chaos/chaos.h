@@ -1,6 +1,7 @@
 // Runs a pool of real daemons and programs, and injects random faults: kills, stops, network failures, power
-// failures. The faults are chosen by a seed. After every `quiet_every` faults it lets the pool become idle
-// and checks that all resources are accounted for. One thread. Failures of the test itself are exceptions.
+// failures, moves of leases. The faults are chosen by a seed. After every `quiet_every` faults it lets the
+// pool become idle and checks that all resources are accounted for. One thread. Failures of the test itself
+// are exceptions.
 #pragma once
 #include <functional>
 #include <map>
@@ -48,6 +49,8 @@ class Chaos {
   bool stop_poold_long();
   bool kill_worker();
   bool stop_worker();
+  bool move_lease();
+  bool drain_host();
   bool kill_program();
   bool end_program();
   bool stop_program();
@@ -67,7 +70,8 @@ class Chaos {
   bool lose_power_of_clients();
   bool lose_power_of_scheduler();
 
-  // Helpers of the faults (faults.cc).
+  // Helpers of the faults (faults.cc, move_faults.cc).
+  void undrain(const std::string& node);
   uint64_t pick(uint64_t below) { return random_() % below; }
   int64_t time_between(int64_t from, int64_t to) {
     return from + static_cast<int64_t>(pick(static_cast<uint64_t>(to - from + 1)));
@@ -98,6 +102,7 @@ class Chaos {
   void pass(int64_t time);
   void check_idle();
   void lease_whole_pool();
+  size_t leases_moved() const;  // as the schedulers have logged
   void note_leases();
   void check_leases();
   void wrong(const std::string& what);

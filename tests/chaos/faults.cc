@@ -29,6 +29,8 @@ const std::vector<Chaos::Kind>& Chaos::kinds() {
       {"poold stopped for long", 1, &Chaos::stop_poold_long},
       {"worker killed", 12, &Chaos::kill_worker},
       {"worker stopped", 6, &Chaos::stop_worker},
+      {"lease moved", 12, &Chaos::move_lease},
+      {"GPU host drained", 4, &Chaos::drain_host},
       {"program killed", 14, &Chaos::kill_program},
       {"program ended", 6, &Chaos::end_program},
       {"program stopped", 6, &Chaos::stop_program},
@@ -125,6 +127,7 @@ bool Chaos::await_end(Daemon& daemon) {
   while (!daemon.await_end(std::chrono::milliseconds(20))) {
     if (time_of_day() > end) return false;
     run_due_actions();
+    jobs_->poll();
   }
   return true;
 }

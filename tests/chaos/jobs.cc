@@ -21,8 +21,10 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Copies the lease's token file before anything else can happen to it, then executes the program.
-constexpr const char* kKeepTokens = R"(cp "${GPUPOOL#lease:}" "$0.new" && mv "$0.new" "$0" && exec "$@")";
+// Copies the lease file before anything else can happen to it, names its place for later tokens, and executes
+// the program.
+constexpr const char* kKeepTokens =
+    R"(f=${GPUPOOL#lease:}; ln -s "$f" "$0.live" && cp "$f" "$0.new" && mv "$0.new" "$0" && exec "$@")";
 
 }  // namespace
 
@@ -93,13 +95,16 @@ Jobs::Job& Jobs::start(const Host& client, const JobSpec& spec) {
   return *running_.back();
 }
 
+// pool-lease writes the file again when tokens are renewed and when the lease moves.
 void Jobs::read_tokens(Job& job) {
-  if (!job.lease.empty()) return;
-  std::ifstream file(job.folder + "/tokens");
+  std::string content = content_of(job.folder + (job.lease.empty() ? "/tokens" : "/tokens.live"));
+  if (content.empty() || content == job.tokens) return;
+  job.tokens = std::move(content);
+  std::istringstream file(job.tokens);
   std::string line;
   std::getline(file, line);
-  for (std::string address, text; file >> address >> text;) {
-    const auto token = lease::parse_token(text);
+  while (std::getline(file, line)) {
+    const auto token = lease::parse_token(line.substr(line.rfind(' ') + 1));
     lease::Lease lease;
     if (!token || !lease.ParseFromString(token->lease())) continue;
     job.lease = lease::hexadecimal(lease.id());

@@ -58,8 +58,9 @@ class Jobs {
     std::unique_ptr<Process> process;
     int status = -1;
     std::string output;
-    std::string lease;  // hexadecimal
-    std::set<std::string> nodes;
+    std::string lease;            // hexadecimal
+    std::string tokens;           // content of the lease file
+    std::set<std::string> nodes;  // all that the lease has been on
   };
   struct Tally {
     int right = 0, excused = 0, preempted = 0;

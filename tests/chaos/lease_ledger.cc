@@ -14,6 +14,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kSchedulersTurn = 10;  // ms
 constexpr uint64_t kWhole = 1000;
+constexpr uint64_t kAnySerial = ~uint64_t{0};
 
 std::string word(const Json& line, const char* key) {
   return line.contains(key) && line[key].is_string() ? line[key].get<std::string>() : "";
@@ -36,14 +37,38 @@ int64_t milliseconds_of(const std::string& time) {
 }
 
 void LeaseLedger::token(const lease::Lease& lease) {
-  const OnNode key{lease.node(), lease::hexadecimal(lease.id())};
-  const auto [found, is_new] = grants_.try_emplace(key);
-  Grant& grant = found->second;
-  if (is_new || lease.issued_ms() < grant.issued) grant.issued = lease.issued_ms();
-  if (!is_new && grant.boot != lease::hexadecimal(lease.boot()))
-    violations_.push_back("lease " + key.second + " moved between poold processes of " + key.first);
-  grant.boot = lease::hexadecimal(lease.boot());
-  if (is_new) grant.shares.assign(lease.shares().begin(), lease.shares().end());
+  Token token{lease::hexadecimal(lease.boot()), lease.issued_ms(), {}};
+  token.shares.assign(lease.shares().begin(), lease.shares().end());
+  leases_[{lease.node(), lease::hexadecimal(lease.id())}].tokens.try_emplace(lease.serial(),
+                                                                             std::move(token));
+}
+
+bool LeaseLedger::in_use(const Key& key) const {
+  return std::any_of(running_.begin(), running_.end(), [&](const auto& one) {
+    const Session& session = sessions_[one.second];
+    return session.node == key.first && session.lease == key.second;
+  });
+}
+
+void LeaseLedger::ends_lease(const Key& key, uint64_t last_serial, int64_t at) {
+  OnNode& known = leases_[key];
+  End end{last_serial, {}};
+  if (!in_use(key)) end.at = std::min(at, std::exchange(known.forgotten, {}).value_or(at));
+  if (!known.ends.empty() && !known.ends.back().at)
+    known.ends.back().last_serial = last_serial;  // the order was changed before the lease had ended
+  else
+    known.ends.push_back(end);
+}
+
+void LeaseLedger::is_gone(const Key& key, int64_t at) {
+  OnNode& known = leases_[key];
+  if (in_use(key))
+    violations_.push_back("lease " + key.second + " was reported gone from " + key.first +
+                          " while a session of it runs");
+  if (!known.ends.empty() && !known.ends.back().at)
+    known.ends.back().at = at;
+  else
+    known.forgotten = at;
 }
 
 void LeaseLedger::log_line(const std::string& node, const std::string& text) {
@@ -55,11 +80,7 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     boot_[node] = word(line, "boot");
     runs_.try_emplace(boot_[node], Run{node, {}});
   } else if (event == "session_started" && !lease.empty()) {
-    if (ended_.contains({node, lease}))
-      violations_.push_back("a session of lease " + lease + " began on " + node +
-                            " after the end of the lease");
-    else
-      over_.erase({node, lease});  // poold had only forgotten it because it had no sessions
+    leases_[{node, lease}].forgotten.reset();  // poold had forgotten it because it had no sessions
     running_[{node, static_cast<uint64_t>(number(line, "session"))}] = sessions_.size();
     sessions_.push_back({node, lease, number(line, "worker"), at, {}});
   } else if (event == "session_ended" && !lease.empty()) {
@@ -68,24 +89,13 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     sessions_[found->second].ended = at;
     running_.erase(found);
   } else if (event == "lease_ends") {
-    const bool in_use = std::any_of(running_.begin(), running_.end(), [&](const auto& one) {
-      return sessions_[one.second].node == node && sessions_[one.second].lease == lease;
-    });
-    ordered_.insert({node, lease});
-    if (!in_use) over_.insert({{node, lease}, at});
+    ends_lease({node, lease}, line.value("last_serial", kAnySerial), at);
   } else if (event == "lease_gone") {
-    for (const auto& [key, index] : running_) {
-      if (sessions_[index].node == node && sessions_[index].lease == lease)
-        violations_.push_back("lease " + lease + " was reported gone from " + node +
-                              " while a session of it runs");
-    }
-    if (ordered_.contains({node, lease})) ended_.insert({node, lease});
-    over_[{node, lease}] = at;
+    is_gone({node, lease}, at);
   }
 }
 
 void LeaseLedger::poold_gone(const std::string& node, int64_t at) {
-  std::erase_if(ordered_, [&](const OnNode& key) { return key.first == node; });
   for (auto one = running_.begin(); one != running_.end();) {
     if (one->first.first != node) {
       ++one;
@@ -94,44 +104,67 @@ void LeaseLedger::poold_gone(const std::string& node, int64_t at) {
     sessions_[one->second].ended = at;
     one = running_.erase(one);
   }
+  for (auto& [key, known] : leases_) {
+    if (key.first == node && !known.ends.empty() && !known.ends.back().at) known.ends.back().at = at;
+  }
   const auto boot = boot_.find(node);
   if (boot == boot_.end()) return;
   runs_.at(boot->second).gone = at;
   boot_.erase(boot);
 }
 
-std::optional<int64_t> LeaseLedger::end_of(const OnNode& key, const Grant& grant) const {
-  std::optional<int64_t> end;
-  if (const auto over = over_.find(key); over != over_.end()) end = over->second;
-  const auto run = runs_.find(grant.boot);
-  // A poold that ended before it logged its boot id has served no sessions.
-  const std::optional<int64_t> gone = run == runs_.end() ? grant.issued : run->second.gone;
-  if (gone && (!end || *gone < *end)) end = gone;
-  return end;
+// Tokens up to the last serial of an end belong to one grant, as do those for one poold process.
+std::vector<LeaseLedger::Grant> LeaseLedger::grants_of(const OnNode& known) const {
+  std::vector<Grant> grants;
+  std::optional<size_t> last_part;
+  for (const auto& [serial, token] : known.tokens) {
+    const auto end = std::find_if(known.ends.begin(), known.ends.end(),
+                                  [&, serial = serial](const End& one) { return serial <= one.last_serial; });
+    const auto part = static_cast<size_t>(end - known.ends.begin());
+    if (last_part == part && grants.back().boot == token.boot) continue;  // renewed
+    last_part = part;
+    Grant& grant = grants.emplace_back(Grant{token.boot, token.issued, {}, token.shares});
+    if (end != known.ends.end())
+      grant.end = end->at;
+    else if (known.forgotten && *known.forgotten >= token.issued)
+      grant.end = known.forgotten;
+    const auto run = runs_.find(token.boot);
+    // A poold that ended before it logged its boot id has served no sessions.
+    const std::optional<int64_t> gone = run == runs_.end() ? token.issued : run->second.gone;
+    if (gone && (!grant.end || *gone < *grant.end)) grant.end = gone;
+  }
+  return grants;
 }
 
-std::vector<std::string> LeaseLedger::violations() const {
-  std::vector<std::string> found = violations_;
+size_t LeaseLedger::grants() const {
+  size_t all = 0;
+  for (const auto& [key, known] : leases_) all += grants_of(known).size();
+  return all;
+}
+
+void LeaseLedger::find_double_grants(const std::map<Key, std::vector<Grant>>& grants,
+                                     std::vector<std::string>& found) const {
   struct Change {
     int64_t at;
     bool begins;
-    const OnNode* lease;
+    const Key* lease;
     const lease::Share* share;
     bool operator<(const Change& other) const {
       return std::tie(at, begins) < std::tie(other.at, other.begins);
     }
   };
   std::map<std::string, std::vector<Change>> by_gpu;
-  for (const auto& [key, grant] : grants_) {
-    const std::optional<int64_t> end = end_of(key, grant);
-    if (end && *end <= grant.issued) continue;
-    for (const lease::Share& share : grant.shares) {
-      by_gpu[share.gpu_uuid()].push_back({grant.issued, true, &key, &share});
-      // The scheduler stamps tokens with the start of its turn, so the end of the previous lease, which
-      // allows the grant, may be logged slightly later.
-      if (end)
-        by_gpu[share.gpu_uuid()].push_back(
-            {std::max(grant.issued, *end - kSchedulersTurn), false, &key, &share});
+  for (const auto& [key, all] : grants) {
+    for (const Grant& grant : all) {
+      if (grant.end && *grant.end <= grant.issued) continue;
+      for (const lease::Share& share : grant.shares) {
+        by_gpu[share.gpu_uuid()].push_back({grant.issued, true, &key, &share});
+        // The scheduler stamps tokens with the start of its turn, so the end of the previous lease, which
+        // allows the grant, may be logged slightly later.
+        if (grant.end)
+          by_gpu[share.gpu_uuid()].push_back(
+              {std::max(grant.issued, *grant.end - kSchedulersTurn), false, &key, &share});
+      }
     }
   }
   for (auto& [uuid, changes] : by_gpu) {
@@ -161,20 +194,53 @@ std::vector<std::string> LeaseLedger::violations() const {
                       std::to_string(bytes) + " of " + std::to_string(gpu->second) + " bytes, to" + names);
     }
   }
+}
+
+void LeaseLedger::find_sessions_without_lease(const std::map<Key, std::vector<Grant>>& grants,
+                                              std::vector<std::string>& found) const {
   for (const Session& session : sessions_) {
-    const OnNode key{session.node, session.lease};
-    const auto grant = grants_.find(key);
-    if (grant == grants_.end()) {
+    const auto at = grants.find({session.node, session.lease});
+    if (at == grants.end() || at->second.empty()) {
       found.push_back("a session ran on " + session.node + " with lease " + session.lease +
                       ", which was never granted");
       continue;
     }
-    const auto end = end_of(key, grant->second);
-    if (end && (session.started > *end || !session.ended || *session.ended > *end)) {
+    const bool has_grant = std::any_of(at->second.begin(), at->second.end(), [&](const Grant& grant) {
+      if (&grant != &at->second.front() && session.started < grant.issued) return false;
+      return !grant.end || (session.started <= *grant.end && session.ended && *session.ended <= *grant.end);
+    });
+    if (!has_grant)
       found.push_back("a session of lease " + session.lease + " ran on " + session.node +
                       " after the end of the lease");
+  }
+}
+
+// A lease does not go on at a poold that was restarted, unless it was somewhere else meanwhile.
+void LeaseLedger::find_new_processes(const std::map<Key, std::vector<Grant>>& grants,
+                                     std::vector<std::string>& found) const {
+  const auto lives_elsewhere = [&](const Key& key, int64_t time) {
+    return std::any_of(grants.begin(), grants.end(), [&](const auto& other) {
+      if (other.first.second != key.second || other.first.first == key.first) return false;
+      return std::any_of(other.second.begin(), other.second.end(), [&](const Grant& grant) {
+        return grant.issued <= time && (!grant.end || *grant.end >= time);
+      });
+    });
+  };
+  for (const auto& [key, all] : grants) {
+    for (size_t i = 1; i < all.size(); ++i) {
+      if (all[i].boot != all[i - 1].boot && !lives_elsewhere(key, all[i].issued))
+        found.push_back("lease " + key.second + " moved between poold processes of " + key.first);
     }
   }
+}
+
+std::vector<std::string> LeaseLedger::violations() const {
+  std::vector<std::string> found = violations_;
+  std::map<Key, std::vector<Grant>> grants;
+  for (const auto& [key, known] : leases_) grants[key] = grants_of(known);
+  find_double_grants(grants, found);
+  find_sessions_without_lease(grants, found);
+  find_new_processes(grants, found);
   return found;
 }
 

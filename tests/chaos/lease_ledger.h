@@ -2,6 +2,9 @@
 // tokens and from poolds' logs, never from the scheduler's state. Finds shares that were granted twice, and
 // sessions without a lease. One thread; does no I/O.
 //
+// A lease that moves has a grant on each node. If it comes back, it has another grant there, with higher
+// serials than those that the node's poold was told to end.
+//
 // All times are milliseconds since 1970 on the one clock of the machine that runs the whole test.
 #pragma once
 #include <cstdint>
@@ -36,29 +39,51 @@ class LeaseLedger {
     std::optional<int64_t> ended;
   };
   const std::vector<Session>& sessions() const { return sessions_; }
-  size_t leases() const { return grants_.size(); }
+  size_t grants() const;
 
  private:
   struct Run {  // one poold process
     std::string node;
     std::optional<int64_t> gone;
   };
+  struct Token {
+    std::string boot;
+    int64_t issued = 0;
+    std::vector<lease::Share> shares;
+  };
+  struct End {  // of the lease on a node, up to a serial
+    uint64_t last_serial = 0;
+    std::optional<int64_t> at;  // nullopt: ordered, and a session still runs
+  };
+  struct OnNode {                      // what is known of a lease on a node
+    std::map<uint64_t, Token> tokens;  // by serial
+    std::vector<End> ends;             // with rising serials
+    std::optional<int64_t>
+        forgotten;  // when poold forgot the lease without an order, having no session of it
+  };
   struct Grant {
     std::string boot;
     int64_t issued = 0;  // time of the first token
+    std::optional<int64_t> end;
     std::vector<lease::Share> shares;
   };
-  using OnNode = std::pair<std::string, std::string>;  // (node, lease)
+  using Key = std::pair<std::string, std::string>;  // (node, lease)
 
-  void begins_session(const std::string& node, Session session);
-  std::optional<int64_t> end_of(const OnNode& key, const Grant& grant) const;
+  void ends_lease(const Key& key, uint64_t last_serial, int64_t at);
+  void is_gone(const Key& key, int64_t at);
+  bool in_use(const Key& key) const;
+  std::vector<Grant> grants_of(const OnNode& known) const;
+  void find_double_grants(const std::map<Key, std::vector<Grant>>& grants,
+                          std::vector<std::string>& found) const;
+  void find_sessions_without_lease(const std::map<Key, std::vector<Grant>>& grants,
+                                   std::vector<std::string>& found) const;
+  void find_new_processes(const std::map<Key, std::vector<Grant>>& grants,
+                          std::vector<std::string>& found) const;
 
   std::map<std::string, uint64_t> memory_;  // bytes, by GPU UUID
-  std::map<OnNode, Grant> grants_;
+  std::map<Key, OnNode> leases_;
   std::map<std::string, Run> runs_;          // by boot id
   std::map<std::string, std::string> boot_;  // node -> boot id of its present poold
-  std::map<OnNode, int64_t> over_;           // when the lease was no longer usable on the node
-  std::set<OnNode> ordered_, ended_;         // the scheduler ordered its end; it has ended
   std::vector<Session> sessions_;
   std::map<std::pair<std::string, uint64_t>, size_t> running_;  // (node, session) -> index in sessions_
   std::vector<std::string> violations_;

@@ -1,6 +1,8 @@
 // LeaseLedger of the chaos test finds double grants and sessions without a lease.
 #include "tests/chaos/lease_ledger.h"
 
+#include <utility>
+
 #include "protocol/lease/token.h"
 #include "tests/support/catch.h"
 
@@ -10,6 +12,7 @@ using namespace gpupool::testing;
 namespace {
 
 const std::string kGpu = "GPU-00000000-0000-0000-0000-000000000001";
+const std::string kOther = "GPU-00000000-0000-0000-0000-000000000003";  // of the node m
 constexpr uint64_t kMemory = 100 << 20;
 const int64_t kStart = milliseconds_of("2026-01-02T03:04:05.000Z");
 
@@ -23,13 +26,15 @@ std::string boot(char which) {
 struct Pool {
   Pool() {
     ledger.gpu(kGpu, kMemory);
+    ledger.gpu(kOther, kMemory);
     log(0, R"("event":"scheduler_attends","boot":")" + boot('A') + "\"");
   }
   void grant(char which, double seconds, uint32_t milli, uint64_t bytes, char to = 'A',
              const std::string& gpu = kGpu) {
     lease::Lease lease;
     lease.set_id(std::string(16, which));
-    lease.set_node("n");
+    lease.set_node(node);
+    lease.set_serial(++serial);
     lease.set_boot(std::string(16, to));
     lease.set_issued_ms(kStart + static_cast<int64_t>(seconds * 1000));
     lease::Share& share = *lease.add_shares();
@@ -41,14 +46,25 @@ struct Pool {
   void log(int second, const std::string& what) {
     char time[24];
     std::snprintf(time, sizeof time, "%02d.000Z", 5 + second);
-    ledger.log_line("n", R"({"time":"2026-01-02T03:04:)" + std::string(time) + "\"," + what + "}");
+    ledger.log_line(node, R"({"time":"2026-01-02T03:04:)" + std::string(time) + "\"," + what + "}");
   }
   void event(int second, const char* event, char which, int session = 0) {
     log(second, R"("event":")" + std::string(event) + R"(","lease":")" + id(which) + R"(","session":)" +
                     std::to_string(session) + R"(,"worker":7)");
   }
+  // The node is to end the lease up to its present token, because the lease has moved.
+  void left(int second, char which) {
+    log(second,
+        R"("event":"lease_ends","lease":")" + id(which) + R"(","last_serial":)" + std::to_string(serial));
+  }
+  void restart(int second, char to) {
+    ledger.poold_gone(node, kStart + second * 1000);
+    log(second, R"("event":"scheduler_attends","boot":")" + boot(to) + "\"");
+  }
   size_t found() const { return ledger.violations().size(); }
   LeaseLedger ledger;
+  std::string node = "n";
+  uint64_t serial = 0;
 };
 
 }  // namespace
@@ -149,4 +165,88 @@ TEST_CASE("a share may be granted again in the scheduler turn that reads its rel
     pool.grant('b', early ? 5.980 : 5.995, 1000, kMemory);  // grants have the time at which the turn began
     CHECK(pool.found() == (early ? 1 : 0));
   }
+}
+
+namespace {
+
+// A lease that goes from the node n to m at second 4, and comes back at second 8.
+struct MovedLease : Pool {
+  MovedLease() {
+    at("m", [&] { log(0, R"("event":"scheduler_attends","boot":")" + boot('M') + "\""); });
+    grant('a', 1, 1000, 0);
+    event(2, "session_started", 'a', 1);
+    at("m", [&] {
+      grant('a', 3, 1000, 0, 'M', kOther);
+      event(3, "session_started", 'a', 1);
+    });
+    event(4, "session_ended", 'a', 1);
+    serial -= 1, left(4, 'a'), serial += 1;
+  }
+  template <class Do>
+  void at(const std::string& other, Do what) {
+    const std::string before = std::exchange(node, other);
+    what();
+    node = before;
+  }
+  void back(int second, char to = 'A') {
+    grant('a', second, 1000, 0, to);
+    event(second, "session_started", 'a', 2);
+    at("m", [&] {
+      event(second + 1, "session_ended", 'a', 1);
+      serial -= 1, left(second + 1, 'a'), serial += 1;
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the ledger follows a lease that moves away and comes back") {
+  MovedLease pool;
+  SECTION("another lease has its place meanwhile") {
+    pool.grant('b', 5, 1000, 0);
+    pool.event(7, "lease_ends", 'b');
+    pool.back(8);
+    CHECK(pool.ledger.violations() == std::vector<std::string>{});
+    CHECK(pool.ledger.grants() == 4);
+  }
+  SECTION("to a poold that was restarted meanwhile") {
+    pool.restart(6, 'B');
+    pool.back(8, 'B');
+    CHECK(pool.ledger.violations() == std::vector<std::string>{});
+  }
+  SECTION("its new place is free again at its end") {
+    pool.back(8);
+    pool.event(12, "lease_ends", 'a');
+    pool.event(13, "session_ended", 'a', 2);
+    pool.event(13, "lease_gone", 'a');
+    pool.grant('b', 13, 1000, 0);
+    CHECK(pool.ledger.violations() == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("the ledger finds double grants around moves") {
+  MovedLease pool;
+  SECTION("the old place is granted before the lease has left") {
+    pool.grant('b', 3.5, 1, 1);
+  }
+  SECTION("the new place belongs to another lease") {
+    pool.at("m", [&] { pool.grant('b', 5, 1, 1, 'M', kOther); });
+  }
+  SECTION("it comes back to a place that is taken") {
+    pool.grant('b', 5, 1000, 0);
+    pool.back(8);
+  }
+  SECTION("a session begins where it has left") {
+    pool.event(5, "session_started", 'a', 2);
+    pool.event(6, "session_ended", 'a', 2);
+  }
+  CHECK(pool.found() == 1);
+}
+
+TEST_CASE("the ledger finds a lease that goes on at a restarted poold") {
+  Pool pool;
+  pool.grant('a', 1, 1000, 0);
+  pool.restart(3, 'B');
+  pool.grant('a', 4, 1000, 0, 'B');
+  CHECK(pool.found() == 1);
 }

@@ -86,6 +86,8 @@ std::vector<std::string> GpuMachine::words() const {
                                  "--insecure",
                                  "--idle-workers",
                                  "1",
+                                 "--peers",
+                                 Network::address(0) + "/24",
                                  "--admin-socket",
                                  admin_socket(),
                                  "--log-format",

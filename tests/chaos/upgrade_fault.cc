@@ -14,6 +14,7 @@ bool Chaos::upgrade_poold() {
   for (const int64_t end = time_of_day() + kPatience.count(); status < 0 && time_of_day() < end;) {
     status = admin.wait(std::chrono::milliseconds(20));
     run_due_actions();
+    jobs_->poll();
   }
   if (status != 0) wrong("the poold of " + machine->host().name() + " was not upgraded: " + admin.output());
   return true;

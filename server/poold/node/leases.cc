@@ -136,12 +136,17 @@ void Leases::await_end(const std::string& id, Entry& entry, asio::steady_timer::
 void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace,
                  uint64_t last_serial) {
   const auto [before, is_new] = ended_.try_emplace(id, last_serial);
+  // A lease that came back after it had moved away ends with a higher serial.
+  if (is_new || last_serial > before->second) {
+    log::info("lease_ends", {{"lease", lease::hexadecimal(id)},
+                             {"grace_ms", grace.count()},
+                             {"last_serial", last_serial},
+                             {"reason", reason}});
+  }
   before->second = std::max(before->second, last_serial);
   if (is_new) {
     ended_in_order_.emplace_back(id, host_.now() + kRemembered);
     forget_ended();
-    log::info("lease_ends",
-              {{"lease", lease::hexadecimal(id)}, {"grace_ms", grace.count()}, {"reason", reason}});
   }
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
