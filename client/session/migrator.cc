@@ -47,6 +47,16 @@ Result<void> compare_one(const hello::Device& known, const hello::Device& other,
   return {};
 }
 
+// Returns nullopt if the lease has nothing at this address, and is not about to.
+std::optional<std::string> token_in(const std::vector<LeasedServer>& servers, const std::string& address) {
+  for (const LeasedServer& server : servers) {
+    if (server.endpoint.text() == address) return server.token;
+    if (!server.next.empty() && server.next.front().endpoint.text() == address)
+      return server.next.front().token;
+  }
+  return std::nullopt;
+}
+
 void name_suspended(hello::Hello& hello, Migrator::Suspended& suspended, uint32_t link) {
   hello.session_id = suspended.session_id;
   hello.bulk_link = link;
@@ -65,17 +75,23 @@ Result<Settings> settings_for(const std::string& address, Settings settings) {
     return settings;
   for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;; servers = servers_now()) {
     if (!servers) return servers.error();
-    for (const LeasedServer& server : *servers) {
-      for (const LeasedServer* const one : {&server, server.next.empty() ? nullptr : &server.next.front()}) {
-        if (!one || one->endpoint.text() != address) continue;
-        settings.token = one->token;
-        return settings;
-      }
+    if (auto token = token_in(*servers, address)) {
+      settings.token = std::move(*token);
+      return settings;
     }
     if (std::chrono::steady_clock::now() > stop)
       return Error{ErrorCode::refused, "the lease has no GPUs at " + address};
     std::this_thread::sleep_for(kTokenPause);
   }
+}
+
+std::function<std::string()> present_token(const Settings& settings) {
+  return [address = settings.server, token = settings.token]() mutable {
+    if (const auto servers = servers_now()) {
+      if (auto now = token_in(*servers, address); now && !now->empty()) token = std::move(*now);
+    }
+    return token;
+  };
 }
 
 Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, bool same_server,
@@ -109,7 +125,7 @@ Result<std::unique_ptr<Migrator>> Migrator::connect(const transport::Endpoint& s
   options.rdma.use = Use::never;
   options.tls = settings.tls;
   options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
-  std::unique_ptr<Migrator> migrator(new Migrator(server, options));
+  std::unique_ptr<Migrator> migrator(new Migrator(server, options, settings));
   auto carrier = transport::connect(server, options);
   if (!carrier) return carrier.error();
   migrator->connection_ = std::make_unique<transport::ResumableConnection>(std::move(*carrier));

@@ -3,6 +3,7 @@
 // Session::migrate() and Session::suspend() have the order of the steps. One thread.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,9 @@ namespace gpupool::client {
 
 // The settings for a session with this server, with the token that the lease file has for it.
 Result<Settings> settings_for(const std::string& address, Settings settings);
+// Returns a function that returns the token for the settings' server. The lease file has new ones from time
+// to time; while it has none, the last one remains.
+std::function<std::string()> present_token(const Settings& settings);
 
 class Migrator {
  public:
@@ -49,12 +53,13 @@ class Migrator {
   const hello::HelloReply& reply() const { return reply_; }
   const transport::Endpoint& server() const { return server_; }
   const transport::Options& options() const { return options_; }
+  const Settings& settings() const { return settings_; }
   transport::ResumableConnection& connection() { return *connection_; }
   std::unique_ptr<transport::ResumableConnection> take_connection() { return std::move(connection_); }
 
  private:
-  Migrator(transport::Endpoint server, transport::Options options)
-      : server_(std::move(server)), options_(std::move(options)) {}
+  Migrator(transport::Endpoint server, transport::Options options, Settings settings)
+      : server_(std::move(server)), options_(std::move(options)), settings_(std::move(settings)) {}
   Result<void> say_hello(const Settings& settings, Suspended* suspended);
   // Nothing mends this connection yet, so its break is an error.
   Result<void> receive(std::span<std::byte> buffer, transport::Clock::time_point deadline);
@@ -63,6 +68,7 @@ class Migrator {
 
   const transport::Endpoint server_;
   const transport::Options options_;
+  const Settings settings_;
   std::unique_ptr<transport::ResumableConnection> connection_;
   hello::HelloReply reply_;
 };

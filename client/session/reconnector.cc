@@ -132,6 +132,7 @@ Result<void> Reconnector::try_once() {
   // As late as possible: until here the broken carrier's data may still be read.
   const uint64_t received = connection_.retire_carrier();
   hello::Hello hello = terms_.hello;
+  if (terms_.token) hello.token = terms_.token();
   hello.resume_attempt = ++attempts_;
   hello.resume_received = received;
   const auto proof = peers::prove_resume(terms_.resume_key, hello.bulk_link, hello.resume_attempt, received);

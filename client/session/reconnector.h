@@ -22,6 +22,7 @@ class Reconnector {
     transport::Endpoint server;
     transport::Options options;
     hello::Hello hello;  // as for a new session, with the session's id and the bulk connection's number
+    std::function<std::string()> token;  // returns hello's present token; called in the reconnector's thread
     std::string resume_key;
     std::chrono::milliseconds timeout{0};  // from a break until the session is given up
     std::string name;                      // of the server, for messages

@@ -9,6 +9,7 @@
 #include "client/memory/address_offer.h"
 #include "client/process/identity.h"
 #include "client/process/log.h"
+#include "client/session/migrator.h"
 #include "client/session/peer_address.h"
 #include "client/session/quota_refusals.h"
 #include "protocol/calls/errors.h"
@@ -165,23 +166,23 @@ BulkConnections::Parameters Session::bulk_parameters(const hello::HelloReply& re
 }
 
 Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
-                                         const transport::Options& options) const {
+                                         const transport::Options& options, const Settings& settings) const {
   hello::Hello hello = introduction();
-  hello.tenant = settings_.tenant;
-  hello.token = settings_.token;
+  hello.tenant = settings.tenant;
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   hello.session_id = reply.session_id;
   return {.server = server,
           .options = options,
           .hello = std::move(hello),
+          .token = present_token(settings),
           .resume_key = reply.resume_key,
           .timeout = std::chrono::milliseconds(reply.resume_timeout_ms),
-          .name = Session::server()};
+          .name = settings.server};
 }
 
 void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
                              const transport::Options& options) {
-  const Reconnector::Terms terms = resume_terms(reply, server, options);
+  const Reconnector::Terms terms = resume_terms(reply, server, options, settings_);
   remember_home(reply);
   links_.resume_with(terms);
   reconnector_.start(terms);

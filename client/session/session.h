@@ -216,7 +216,7 @@ class Session {
   // Keeps the session's number and resume key, which the client shows when it connects again.
   void remember_home(const hello::HelloReply& reply);
   Reconnector::Terms resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,
-                                  const transport::Options& options) const;
+                                  const transport::Options& options, const Settings& settings) const;
   BulkConnections::Parameters bulk_parameters(const hello::HelloReply& reply,
                                               const transport::Endpoint& server,
                                               const transport::Connection& connection, bool over_rdma) const;

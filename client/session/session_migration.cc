@@ -67,8 +67,9 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
     return Error{same.error().code, address + ": " + same.error().message};
   const auto peer = target.target();
   if (!peer) return Error{peer.error().code, address + ": " + peer.error().message};
-  auto links = links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),
-                              resume_terms(target.reply(), target.server(), target.options()));
+  auto links =
+      links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),
+                     resume_terms(target.reply(), target.server(), target.options(), target.settings()));
   if (!links) return Error{ErrorCode::unavailable, address + " accepts no bulk connections"};
   const auto result = migrate_to(target, *peer, links, wish);
   if (!result) links_.stay(links);
@@ -186,7 +187,7 @@ void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnection
   take_image_terms(target.reply());
   remember_home(target.reply());
   links_.switch_to(links);
-  reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options()),
+  reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options(), target.settings()),
                          target.take_connection());
 }
 

@@ -168,8 +168,9 @@ Result<bool> Session::try_to_come_back(Absence& absence) {
 
 Result<void> Session::adopt_again(Migrator& target) {
   if (auto same = target.compare(offered_, driver_version_); !same) return same;
-  auto links = links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),
-                              resume_terms(target.reply(), target.server(), target.options()));
+  auto links =
+      links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),
+                     resume_terms(target.reply(), target.server(), target.options(), target.settings()));
   if (!links) return Error{ErrorCode::unavailable, target.server().text() + " accepts no bulk connections"};
   auto adopted = target.ask_to_adopt();
   if (adopted) adopted = check_adopted(target, kFileAdoptTime);

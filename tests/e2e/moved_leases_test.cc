@@ -86,6 +86,22 @@ TEST_CASE("a lease moves to the other node and back while its program runs") {
   CHECK(all.status == 0);
 }
 
+TEST_CASE("a program whose lease has moved survives cut connections") {
+  WholePool pool;
+  Leased program(pool);
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  std::string node = nodes_of_leases(pool).at(0);
+  for (int move = 0; move < 2; ++move) {
+    node = other(node);
+    INFO(pool.pool_admin({"move", lease, "--to", node}));
+    REQUIRE(await_all_on(pool, node, 1));
+    program.app.signal(SIGUSR1);
+    Pool& here = node == "one" ? pool.first() : pool.second();
+    CHECK(here.poold().await_log("session_resumed"));
+  }
+  program.expect_nothing_lost();
+}
+
 TEST_CASE("a host is drained by moving its leases and no program ends") {
   WholePool pool;
   std::vector<std::unique_ptr<Leased>> programs;

@@ -1,9 +1,12 @@
 // A program that makes, changes and destroys objects of every kind all the time, beside memory that hardly
 // changes, and finds all of them as they must be.
+#include <signal.h>
+
 #include <filesystem>
 #include <memory>
 
 #include "tests/e2e/apps/scenario.h"
+#include "tests/support/own_connections.h"
 
 using namespace app;
 
@@ -127,8 +130,11 @@ struct Work {
 
 }  // namespace
 
-// changing FILE MIB: goes on until the file exists, with so much memory that hardly changes.
+// changing FILE MIB: goes on until the file exists, with so much memory that hardly changes. SIGUSR1: cuts
+// its connections.
 SCENARIO(changing) {
+  static volatile sig_atomic_t is_to_cut = 0;
+  (void)::signal(SIGUSR1, [](int) { is_to_cut = 1; });
   const Device device;
   const Kernels kernels;
   kernels.load({"add", "fill"});
@@ -144,6 +150,13 @@ SCENARIO(changing) {
   std::printf("working\n");
   std::fflush(stdout);
   for (unsigned round = 1; !std::filesystem::exists(arguments.at(0)); ++round) {
+    if (is_to_cut != 0) {
+      is_to_cut = 0;
+      const auto connections = gpupool::testing::own_connections();
+      gpupool::testing::cut(connections);
+      std::printf("cut %zu\n", connections.size());
+      std::fflush(stdout);
+    }
     weights.change(round);
     slots[round % slots.size()].replace(round, kernels);
     if (round % 3 == 0) mapped.replace(round);
