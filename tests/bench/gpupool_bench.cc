@@ -420,13 +420,13 @@ void add_suites(CLI::App& app, Options& options) {
          "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, "
          "partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, "
          "pools, compression, images; of the attacks suite: answers, resident, records, served; of the "
-         "survive suite: silence, numbering, moves, upgrades [all]")
+         "survive suite: silence, numbering, moves, upgrades, drains [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares",      "hard",       "elastic",   "two",        "shapes",
-                             "priorities",  "accounting", "memory",    "partitions", "bandwidth",
-                             "stuck",       "grants",     "failover",  "quota",      "pools",
-                             "compression", "images",     "answers",   "resident",   "records",
-                             "served",      "silence",    "numbering", "moves",      "upgrades"}));
+      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes",    "priorities",
+                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",     "grants",
+                             "failover",   "quota",   "pools",      "compression", "images",    "answers",
+                             "resident",   "records", "served",     "silence",     "numbering", "moves",
+                             "upgrades",   "drains"}));
   app.add_option("--kills", options.failover.kills,
                  "number of kills of the leading scheduler, pool suite [50]")
       ->check(CLI::Range(1, 10'000));

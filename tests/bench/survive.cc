@@ -11,17 +11,13 @@
 //                                              prints "working", and "paused START TIME" (nanoseconds of the
 //                                              monotonic clock) for each launch of 1 ms or more, until
 //                                              SIGTERM ends it
-#include <dirent.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
 
 #include "tests/bench/program.h"
+#include "tests/support/own_connections.h"
 
 namespace {
 
@@ -29,38 +25,17 @@ using namespace gpupool::bench;
 
 constexpr int kCallsBetweenCuts = 20;
 
-// True for a TCP connection, and for a Unix socket that is connected to a name.
-bool is_connection(int descriptor) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof peer;
-  if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
-  if (peer.ss_family == AF_UNIX) return size > sizeof(sa_family_t);
-  return peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
-}
-
-std::vector<int> connections() {
-  std::vector<int> found;
-  DIR* const folder = ::opendir("/proc/self/fd");
-  if (!folder) return found;
-  while (const dirent* const entry = ::readdir(folder)) {
-    const int descriptor = std::atoi(entry->d_name);
-    if (descriptor > STDERR_FILENO && is_connection(descriptor)) found.push_back(descriptor);
-  }
-  ::closedir(folder);
-  return found;
-}
-
 void silence(int cuts) {
   const CUstream stream = start_cuda();
   for (int cut = 0; cut < cuts; ++cut) {
     for (int i = 0; i < kCallsBetweenCuts; ++i) CHECK(cuStreamQuery(stream));
-    const auto found = connections();
+    const auto found = gpupool::testing::own_connections();
     if (found.empty()) {
       std::fprintf(stderr, "gpupool-bench: this process has no connection to cut\n");
       std::exit(1);
     }
     const auto begin = Clock::now();
-    for (const int descriptor : found) ::shutdown(descriptor, SHUT_RDWR);
+    gpupool::testing::cut(found);
     CHECK(cuStreamQuery(stream));
     report("silence_ms", microseconds(begin) * 1e-3);
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "tests/bench/drains.h"
 #include "tests/bench/moves.h"
 #include "tests/bench/run_program.h"
 #include "tests/bench/upgrades.h"
@@ -37,6 +38,7 @@ class Suite {
     if (chosen("numbering")) numbering();
     if (chosen("moves")) moves_.round();
     if (chosen("upgrades")) upgrades_.round();
+    if (chosen("drains")) drains_.round();
   }
   std::vector<Figure> figures() const {
     std::vector<Figure> all;
@@ -46,6 +48,7 @@ class Suite {
     }
     if (chosen("moves")) moves_.add_figures(all);
     if (chosen("upgrades")) upgrades_.add_figures(all);
+    if (chosen("drains")) drains_.add_figures(all);
     return all;
   }
 
@@ -127,6 +130,7 @@ class Suite {
   const Authority::Files files_;
   Moves moves_{suite_.device, suite_.quick};
   Upgrades upgrades_{suite_.device, suite_.quick};
+  Drains drains_{suite_.device, suite_.quick};
   std::map<std::string, std::vector<double>> silence_;  // by transport
   std::map<std::string, Samples> with_, without_;       // likewise
   bool swapped_ = false;

@@ -44,3 +44,10 @@ TEST_CASE("a quick survive suite upgrades poold") {
   CHECK(run.value("upgrade_whole", "auto") < 30'000);
   CHECK(run.value("upgrade_longest_launch", "auto") < 30'000);
 }
+
+TEST_CASE("a quick survive suite empties a host") {
+  const QuickRun run = quick_run({"--suite", "survive", "--only", "drains"}, std::chrono::minutes(5));
+  INFO(run.output);
+  CHECK(run.value("drain_32_sessions_p50", "tcp") > 0);
+  CHECK(run.value("drain_32_sessions_longest", "tcp") < 120);
+}
