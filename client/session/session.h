@@ -6,6 +6,7 @@
 // returns failure(). Thread-safe.
 #pragma once
 #include <atomic>
+#include <forward_list>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -236,7 +237,8 @@ class Session {
   wire::AddressRange proposed_{};  // proposed by the server in its hello
   int driver_version_ = 0;
   std::atomic<const std::string*> server_;
-  mutable std::mutex server_mutex_;  // guards session_id_ to largest_image_
+  std::forward_list<std::string> server_names_;  // that server_ had after migrations; one thread migrates
+  mutable std::mutex server_mutex_;              // guards session_id_ to largest_image_
   std::string session_id_, resume_key_;
   std::chrono::milliseconds resume_timeout_{0};
   image::Nonce image_nonce_{};

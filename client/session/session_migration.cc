@@ -181,8 +181,8 @@ void Session::say_farewell(uint64_t wish) {
 // reconnector before the present connection can end.
 void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links) {
   log_debug("the session goes on from server %s to %s", server().c_str(), target.server().text().c_str());
-  server_.store(new std::string(target.server().text()),
-                std::memory_order_release);  // never freed: see server()
+  server_names_.push_front(target.server().text());
+  server_.store(&server_names_.front(), std::memory_order_release);
   server_id_.store(target.reply().server_id, std::memory_order_relaxed);
   take_image_terms(target.reply());
   remember_home(target.reply());
