@@ -67,14 +67,17 @@ void expect_counted(Process& app) {
 std::vector<std::string> counting(unsigned rounds) {
   return {"counting", std::to_string(rounds / kShare), "40000"};
 }
+std::vector<std::string> counting_until(const std::string& file) {
+  return {"counting", "1000000", "40000", file};
+}
 
 }  // namespace
 
 TEST_CASE("programs go on while poold is upgraded") {
   Upgradable server;
   std::vector<std::unique_ptr<Process>> apps;
-  for (int app = 0; app < 3; ++app) apps.push_back(server.start(counting(400)));
   const std::string end = server.installed.folder().path() / "end";
+  for (int app = 0; app < 3; ++app) apps.push_back(server.start(counting_until(end)));
   apps.push_back(server.start({"changing", end, "8"}));
   for (const auto& app : apps) REQUIRE(app->await_output("working"));
   const auto workers_of = [&] {
@@ -95,10 +98,10 @@ TEST_CASE("programs go on while poold is upgraded") {
     CHECK(std::ranges::count(workers, session["worker_pid"].get<pid_t>()) == 1);
   if (descriptors != 0)
     CHECK(eventually([&] { return server.pool.poold().descriptors() <= descriptors + 1; }));
+  server.installed.folder().write("end", "");
   for (const auto& app : apps) {
     if (app != apps.back()) expect_counted(*app);
   }
-  server.installed.folder().write("end", "");
   expect_success(*apps.back(), "nothing is lost");
   expect_counted(*server.start(counting(30)));
   CHECK(server.pool.poold().stop() == 0);
@@ -363,7 +366,7 @@ TEST_CASE("sessions move to workers of the new program") {
                           {"GPUPOOL_SHM", "0"}};
   const std::string end = server.installed.folder().path() / "end";
   std::vector<std::unique_ptr<Process>> apps;
-  apps.push_back(server.start(counting(2000), plain));
+  apps.push_back(server.start(counting_until(end), plain));
   apps.push_back(server.start({"changing", end, "8"}, plain));
   for (const auto& app : apps) REQUIRE(app->await_output("working"));
   for (int round = 0; round < 2; ++round) {
