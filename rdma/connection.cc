@@ -19,9 +19,16 @@ constexpr std::chrono::milliseconds kCloseTimeout{500};
 }  // namespace
 
 RdmaConnection::RdmaConnection(int socket, int wake, std::string peer, const Options& options)
-    : TcpConnection(socket, wake, std::move(peer), options), options_(options.rdma), bulk_(options.bulk) {
-  if (const auto* const session = dynamic_cast<const RdmaConnection*>(options.session))
-    domain_ = session->domain_;
+    : TcpConnection(socket, wake, std::move(peer), options),
+      options_(options.rdma),
+      bulk_(options.bulk),
+      session_(std::dynamic_pointer_cast<Resources>(options.session)),
+      domain_(session_ ? session_->domain : nullptr) {}
+
+// Not close(): the session may go on with another connection.
+RdmaConnection::~RdmaConnection() {
+  end_stream();
+  if (transfers_) transfers_->drop(this);
 }
 
 Error RdmaConnection::name_peer(Error error) const {
@@ -32,8 +39,11 @@ Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::send_some(buffers);
   auto sent = stream_->send_some(buffers);
   if (!sent) return name_peer(sent.error());
-  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there)
-    return Error{ErrorCode::lost, "lost the connection to " + peer()};
+  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) {
+    const Error why = closed_error();
+    return Error{ErrorCode::lost,
+                 why.code == ErrorCode::lost ? why.message : "lost the connection to " + peer()};
+  }
   return sent;
 }
 
@@ -54,13 +64,31 @@ bool RdmaConnection::peer_ended() {
     const ssize_t received = ::recv(socket(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-    peer_.store(received == 0 ? Peer::closed : Peer::lost, std::memory_order_release);
+    Peer there = Peer::there;  // keep what break_now() has found
+    peer_.compare_exchange_strong(there, received == 0 ? Peer::closed : Peer::lost);
     return true;
   }
 }
 
+// Makes this side see a broken connection, and the peer an end. Takes no lock that a caller may hold.
+void RdmaConnection::break_now(const Error& why) {
+  {
+    const std::lock_guard lock(why_mutex_);
+    if (why_lost_.empty()) why_lost_ = why.message;
+  }
+  Peer there = Peer::there;
+  peer_.compare_exchange_strong(there, Peer::lost);
+  ::shutdown(socket(), SHUT_RDWR);
+}
+
+bool RdmaConnection::wait_for_end() {
+  return TcpConnection::wait_for_end() && peer_.load(std::memory_order_acquire) != Peer::lost;
+}
+
 Error RdmaConnection::closed_error() const {
   const bool closed = peer_.load(std::memory_order_acquire) == Peer::closed;
+  const std::lock_guard lock(why_mutex_);
+  if (!closed && !why_lost_.empty()) return {ErrorCode::lost, peer() + ": " + why_lost_};
   return {closed ? ErrorCode::closed : ErrorCode::lost,
           closed ? peer() + " closed the connection" : "lost the connection to " + peer()};
 }
@@ -87,8 +115,9 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
     if (wishes) stream_->stop_waiting(for_receive, for_send);
     if (count < 0 && error != EINTR) return failure(error, "waiting for");
     if (count > 0 && polled[2].revents != 0) peer_ended();
-    if (count > 0 && polled[5].revents != 0) {
-      if (auto good = domain_->take_events(); !good) return name_peer(good.error());
+    const bool event = wishes && domain_->failures() != failures_before_;
+    if (event || (count > 0 && polled[5].revents != 0)) {
+      if (auto good = check_device(); !good) return name_peer(good.error());
     }
     const bool interrupted = count > 0 && polled[0].revents != 0 && take_interrupt();
     if (interrupted || passed(deadline)) {
@@ -97,12 +126,32 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
   }
 }
 
-void RdmaConnection::close() {
-  if (upgraded_.load(std::memory_order_acquire) && !closed() && !peer_ended()) {
+Result<void> RdmaConnection::check_device() {
+  if (auto good = domain_->take_events(); !good) return good;
+  if (domain_->failures() == failures_before_) return {};
+  return Error{ErrorCode::lost, domain_->device().name + " reports that a queue pair of the session failed"};
+}
+
+void RdmaConnection::end_stream() {
+  if (upgraded_.load(std::memory_order_acquire) && !closed() && !peer_ended())
     stream_->end(Clock::now() + kCloseTimeout);
-  }
-  if (direct_ && !closed()) direct_->close();
+}
+
+void RdmaConnection::close() {
+  end_stream();
+  if (transfers_) transfers_->close();
   TcpConnection::close();
+}
+
+void RdmaConnection::abandon() {
+  if (closed()) return;
+  if (transfers_) transfers_->drop(this);
+  if (upgraded_.load(std::memory_order_acquire)) stream_->abandon();
+  TcpConnection::close();
+}
+
+void RdmaConnection::expect_replacement() {
+  if (transfers_) transfers_->keep();
 }
 
 Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options) {

@@ -163,4 +163,12 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
   return best;
 }
 
+Result<void> find_port_again(const Verbs& verbs, const RdmaOptions& options, const sockaddr_storage& local,
+                             Device& device) {
+  std::string why = "the port of " + device.name + " does not answer";
+  if (examine_port(verbs, options, gid_of(local), device, why) == 0)
+    return Error{ErrorCode::unavailable, why};
+  return {};
+}
+
 }  // namespace gpupool::transport::rdma

@@ -28,5 +28,8 @@ struct Device {
 // Opens the best device, port and GID for a connection whose own address is `local`. ErrorCode::unavailable:
 // nothing fits; the message says why.
 Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const sockaddr_storage& local);
+// Fills in the current addresses of the port of a device that is open. ErrorCode::unavailable: it has none.
+Result<void> find_port_again(const Verbs& verbs, const RdmaOptions& options, const sockaddr_storage& local,
+                             Device& device);
 
 }  // namespace gpupool::transport::rdma

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,6 +30,10 @@ Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const s
   wish.attr.max_sge = 1;
   domain->receive_queue_ = domain->verbs_.create_srq(domain->protection_, &wish);
   if (!domain->receive_queue_) return verb_failure("cannot create a shared receive queue", errno);
+  while (domain->number_ == 0) {
+    if (::getrandom(&domain->number_, sizeof domain->number_, 0) < 0)
+      return verb_failure("getrandom failed", errno);
+  }
   return domain;
 }
 
@@ -39,26 +44,49 @@ Domain::~Domain() {
   verbs_.close_device(device_.context);
 }
 
+Result<void> Domain::look_again(const RdmaOptions& options, const sockaddr_storage& local) {
+  if (auto good = take_events(); !good) return good;
+  Device found = device();
+  if (auto there = find_port_again(verbs_, options, local, found); !there) return there;
+  const std::lock_guard lock(mutex_);
+  device_ = std::move(found);
+  return {};
+}
+
 Result<void> Domain::take_events() {
   const std::lock_guard lock(mutex_);
   ibv_async_event event;
-  while (verbs_.get_async_event(device_.context, &event) == 0) {
-    switch (event.event_type) {
-      case IBV_EVENT_CQ_ERR:
-      case IBV_EVENT_QP_FATAL:
-      case IBV_EVENT_QP_REQ_ERR:
-      case IBV_EVENT_QP_ACCESS_ERR:
-      case IBV_EVENT_SRQ_ERR:
-      case IBV_EVENT_DEVICE_FATAL:
-        if (broken_.empty()) broken_ = device_.name + " reports: " + verbs_.event_type_str(event.event_type);
-        break;
-      default:  // a port that is down may come back; transfers that cannot wait for it fail by themselves
-        break;
+  while (!over_) {
+    errno = 0;
+    if (verbs_.get_async_event(device_.context, &event) == 0) {
+      take_event(event);
+      verbs_.ack_async_event(&event);
+    } else if (errno == EINTR) {
+      continue;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return {};
+    } else {  // the descriptor of a device that was removed
+      over_ = Error{ErrorCode::refused, "the RDMA device " + device_.name + " is gone"};
     }
-    verbs_.ack_async_event(&event);
   }
-  if (broken_.empty()) return {};
-  return Error{ErrorCode::lost, broken_};
+  return *over_;
+}
+
+void Domain::take_event(const ibv_async_event& event) {
+  const std::string text = device_.name + " reports: " + verbs_.event_type_str(event.event_type);
+  switch (event.event_type) {
+    case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_SRQ_ERR:
+      over_ = Error{ErrorCode::refused,
+                    "the RDMA device failed, and with it the keys of the session (" + text + ")"};
+      break;
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR: over_ = Error{ErrorCode::malformed, text}; break;
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_QP_FATAL: failures_.fetch_add(1, std::memory_order_release); break;
+    default:  // a port that is down may come back; transfers that cannot wait for it fail by themselves
+      break;
+  }
 }
 
 Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_buf) {

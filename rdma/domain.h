@@ -3,9 +3,11 @@
 // Every session has a protection domain of its own, so that keys and queue pairs of one session are useless
 // in another, even within one process (a client with several servers).
 #pragma once
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "protocol/transport/transport.h"
@@ -71,15 +73,27 @@ class Domain {
   Domain& operator=(const Domain&) = delete;
 
   const Verbs& verbs() const { return verbs_; }
-  const Device& device() const { return device_; }
+  Device device() const {
+    const std::lock_guard lock(mutex_);
+    return device_;
+  }
+  // A random number other than 0, by which the peer recognises the domain of a connection that replaces a
+  // broken one. No secret: it only makes the reason of a refusal clear.
+  uint32_t number() const { return number_; }
+  // Finds the port's address again, before a connection that replaces a broken one: it may have changed.
+  // ErrorCode::refused: the session cannot go on; ErrorCode::unavailable: not now.
+  Result<void> look_again(const RdmaOptions& options, const sockaddr_storage& local);
   ibv_pd* protection() const { return protection_; }
   ibv_srq* receive_queue() const { return receive_queue_; }
 
-  // Readable when the device has an asynchronous event, which belongs to no transfer. take_events() then
-  // fails with ErrorCode::lost if the session cannot go on. Most errors come with a completion too; events
-  // are for threads that wait for none.
+  // Readable when the device has an asynchronous event, which belongs to no transfer. Most errors come with a
+  // completion too; events are for threads that wait for none. take_events() then fails with
+  // ErrorCode::refused if the session cannot go on (the device is lost), and with ErrorCode::malformed if the
+  // peer has tried to use memory that it may not. Other failures of queue pairs are counted: all connections
+  // that are older break.
   int events_descriptor() const { return device_.context->async_fd; }
   Result<void> take_events();
+  uint64_t failures() const { return failures_.load(std::memory_order_acquire); }
 
   // ErrorCode::limit: no more memory can be registered (RLIMIT_MEMLOCK).
   Result<Registered> add(void* start, uint64_t bytes, int access, int dma_buf = -1);
@@ -94,13 +108,16 @@ class Domain {
 
  private:
   Domain(const Verbs& verbs, Device device) : verbs_(verbs), device_(std::move(device)) {}
+  void take_event(const ibv_async_event& event);  // call with mutex_ held
 
   const Verbs& verbs_;
-  const Device device_;
+  uint32_t number_ = 0;
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
-  std::mutex mutex_;    // guards all below
-  std::string broken_;  // why the session cannot go on; empty: it can
+  std::atomic<uint64_t> failures_{0};
+  mutable std::mutex mutex_;   // guards all below
+  Device device_;              // look_again() changes only the port's addresses
+  std::optional<Error> over_;  // why the session cannot go on
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
   std::deque<ReceiveBuffer> buffers_;  // elements keep their address, which is their wr_id
   uint32_t unassigned_buffers_ = 0;    // posted, but counted for no connection

@@ -67,17 +67,21 @@ Result<void> QueuePair::initialise() {
   state.pkey_index = domain_->device().partition_index;
   state.port_num = domain_->device().port;
   state.qp_access_flags = static_cast<unsigned>(remote_access_);
-  const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask))
-    return verb_failure("cannot initialize a queue pair", error);
+  return move_to(state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                 "cannot initialize a queue pair");
+}
+
+Result<void> QueuePair::move_to(ibv_qp_attr& state, int mask, const char* doing) {
+  const std::lock_guard lock(mutex_);
+  if (has_failed_) return Error{ErrorCode::closed, "the queue pair was closed on this side"};
+  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask)) return verb_failure(doing, error);
   return {};
 }
 
 Result<void> QueuePair::reset() {
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_RESET;
-  if (const int error = domain_->verbs().modify_qp(pair_, &state, IBV_QP_STATE))
-    return verb_failure("cannot reset a queue pair", error);
+  if (auto moved = move_to(state, IBV_QP_STATE, "cannot reset a queue pair"); !moved) return moved;
   return initialise();
 }
 
@@ -132,9 +136,8 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options,
   state.min_rnr_timer = kReceiverNotReadyTimer;
   if (options.traffic_class != 0)
     state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
-  const Verbs& verbs = domain_->verbs();
-  int error = verbs.modify_qp(pair_, &state, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error != 0) return verb_failure("cannot move a queue pair to RTR", error);
+  mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (auto moved = move_to(state, mask, "cannot move a queue pair to RTR"); !moved) return moved;
   state = {};
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
   state.qp_state = IBV_QPS_RTS;
@@ -145,13 +148,13 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options,
   state.rnr_retry = kReceiverNotReadyRetries;
   state.max_rd_atomic =
       static_cast<uint8_t>(std::clamp<int>(peer.reads, 1, std::max(1, device.limits.max_qp_init_rd_atom)));
-  error = verbs.modify_qp(
-      pair_, &state, mask | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  if (error != 0) return verb_failure("cannot move a queue pair to RTS", error);
-  return {};
+  mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  return move_to(state, mask, "cannot move a queue pair to RTS");
 }
 
 void QueuePair::fail() {
+  const std::lock_guard lock(mutex_);
+  has_failed_ = true;
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_ERR;
   domain_->verbs().modify_qp(pair_, &state, IBV_QP_STATE);

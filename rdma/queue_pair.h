@@ -1,9 +1,10 @@
 // A reliable queue pair with its completion queue, from creation to readiness for sending. A failed connect()
-// leaves it unusable until reset(). Not thread-safe, but for fail(): its owner (stream.h, data_channel.h)
+// leaves it unusable until reset(). Not thread-safe, but for fail(): its owner (stream.h, direct_transfers.h)
 // serialises posting and polling.
 #pragma once
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "rdma/address.h"
 #include "rdma/domain.h"
@@ -31,7 +32,8 @@ class QueuePair {
   Result<void> connect(const Address& peer, const RdmaOptions& options, const Path& path = nullptr);
   // Returns to the initial state, so that connect() can be tried in another way.
   Result<void> reset();
-  // Nothing is sent or received any more; posted requests complete with an error.
+  // Nothing is sent or received any more; posted requests complete with an error. For good: connect() and
+  // reset() fail from now on, also in another thread.
   void fail();
 
   Domain& domain() const { return *domain_; }
@@ -49,6 +51,7 @@ class QueuePair {
  private:
   explicit QueuePair(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {}
   Result<void> initialise();
+  Result<void> move_to(ibv_qp_attr& state, int mask, const char* doing);
   void describe_path(ibv_qp_attr& state, const Address& peer, const RdmaOptions& options) const;
 
   const std::shared_ptr<Domain> domain_;
@@ -59,6 +62,8 @@ class QueuePair {
   uint32_t send_parts_ = 1;
   uint32_t first_packet_ = 0;
   int remote_access_ = 0;
+  std::mutex mutex_;  // guards has_failed_, and changes of the state
+  bool has_failed_ = false;
 };
 
 }  // namespace gpupool::transport::rdma

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "protocol/transport/deadline.h"
 
@@ -75,22 +76,36 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Domain> domain, boo
 
 Stream::~Stream() {
   if (pair_) {
-    // Received messages that nobody will read: their buffers go back to the session's other connections.
-    pair_->fail();
-    ibv_wc done[16];
-    for (int count = 1; count > 0;) {
-      count = ibv_poll_cq(pair_->completions(), std::size(done), done);
-      for (int i = 0; i < count; ++i) {
-        if ((done[i].wr_id & 1) == 0) repost(*reinterpret_cast<ReceiveBuffer*>(done[i].wr_id));
-      }
-    }
-    for (const Arrived& message : arrived_) repost(*message.buffer);
+    drop_arrived();
     pair_.reset();
   }
   if (joined_) domain_->release_receive_buffers(receives_ + kReserved);
   for (const int wake : {receiver_wake_, sender_wake_}) {
     if (wake >= 0) ::close(wake);
   }
+}
+
+// Received messages that nobody will read: their buffers go back to the session's other connections.
+void Stream::drop_arrived() {
+  pair_->fail();
+  ibv_wc done[16];
+  for (int count = 1; count > 0;) {
+    count = ibv_poll_cq(pair_->completions(), std::size(done), done);
+    for (int i = 0; i < count; ++i) {
+      if ((done[i].wr_id & 1) == 0) repost(*reinterpret_cast<ReceiveBuffer*>(done[i].wr_id));
+    }
+  }
+  for (const Arrived& message : arrived_) repost(*message.buffer);
+  arrived_.clear();
+}
+
+void Stream::abandon() {
+  const std::lock_guard lock(mutex_);
+  fail(ErrorCode::lost, "the connection was replaced");
+  is_abandoned_ = true;
+  drop_arrived();
+  if (std::exchange(joined_, false)) domain_->release_receive_buffers(receives_ + kReserved);
+  progress();  // wakes sleeping threads
 }
 
 Result<void> Stream::begin(uint32_t peer_receives) {
@@ -334,6 +349,7 @@ void Stream::handle_receive(const ibv_wc& completion) {
   const bool counted = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
   const uint32_t word = counted ? ntohl(completion.imm_data) : 0;
   const Kind kind{word >> kKindShift};
+  if (is_abandoned_) return repost(buffer);
   // A probe may arrive before this side has finished connect(): it is the peer's first message.
   bool good = counted && kind <= Kind::end && credits_.has_value();
   if (good && kind == Kind::data && completion.byte_len != 0) {

@@ -53,6 +53,9 @@ class Stream {
   // Sends the last message and waits until the peer's device has acknowledged everything, or until the
   // deadline.
   void end(Deadline deadline);
+  // Ends the stream without a word to the peer. Messages that have arrived and were not taken are dropped;
+  // their buffers go back to the session's other connections.
+  void abandon();
 
  private:
   enum class Kind : uint32_t { data, credits, probe, end };
@@ -69,6 +72,7 @@ class Stream {
   void post_control(Kind kind);
   uint32_t post_batch(std::span<const iovec>& buffers, size_t& offset, size_t& total);
   void repost(ReceiveBuffer& buffer);
+  void drop_arrived();
   void fail(ErrorCode code, std::string message);
   Result<void> await(std::unique_lock<std::mutex>& lock, Deadline deadline,
                      const std::function<bool()>& done);
@@ -93,6 +97,7 @@ class Stream {
   std::deque<Arrived> arrived_;
   bool ended_ = false;   // by the peer
   bool ending_ = false;  // by this side
+  bool is_abandoned_ = false;
   std::optional<Error> failure_;
   bool receiver_sleeps_ = false, sender_sleeps_ = false;
 };

@@ -25,23 +25,12 @@ std::span<std::byte> bytes_of(Body& body) {
 }  // namespace
 
 Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
-  if (options_.use == RdmaOptions::Use::never && side == Side::client) return {};
+  if (options_.use == RdmaOptions::Use::never && side == Side::client && !replaces()) return {};
   const std::string problem = prepare(side);
-  UpgradeOffer mine;
-  mine.usable = problem.empty();
-  set_reason(mine, problem);
-  if (stream_) {
-    mine.receives = stream_->receives();
-    mine.stream = stream_->pair().address();
-  }
-  if (direct_) mine.direct = direct_->pair().address();
-  if (manager_) {
-    mine.has_manager = 1;
-    mine.manager_port = manager_->port();
-    mine.manager_token = manager_->token();
-  }
+  const UpgradeOffer mine = make_offer(problem);
   UpgradeOffer theirs;
-  if (auto exchanged = exchange(bytes_of(mine), bytes_of(theirs), deadline); !exchanged) return exchanged;
+  if (auto exchanged = exchange(std::as_bytes(std::span(&mine, 1)), bytes_of(theirs), deadline); !exchanged)
+    return exchanged;
   const auto refusal = refusal_reason(theirs);
   if (!refusal) return Error{refusal.error().code, peer() + " " + refusal.error().message};
   std::string why = problem.empty() ? *refusal : problem;
@@ -50,15 +39,14 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
     if (!connected) return connected.error();
     why = *connected;
   }
-  if (why.empty()) {
-    carrier_ = "rdma (" + domain_->device().text() + (manager_ ? ", connection manager)" : ")");
-    upgraded_.store(true, std::memory_order_release);
-    return {};
+  if (why.empty()) return begin(theirs);
+  // Another attempt may succeed, unless the keys of the session are lost.
+  const bool over = replaces() && !domain_->take_events();
+  forget_rdma();
+  if (replaces()) {
+    return Error{over ? ErrorCode::refused : ErrorCode::unavailable,
+                 "the session needs rdma with " + peer() + " again, and there is none: " + why};
   }
-  direct_.reset();
-  stream_.reset();
-  manager_.reset();
-  domain_.reset();
   if (options_.use == RdmaOptions::Use::always)
     return Error{ErrorCode::unavailable, "no rdma with " + peer() + ": " + why};
   carrier_ = "tcp (no rdma: " + why + ")";
@@ -66,20 +54,71 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   return {};
 }
 
+UpgradeOffer RdmaConnection::make_offer(const std::string& problem) const {
+  UpgradeOffer offer;
+  offer.usable = problem.empty();
+  set_reason(offer, problem);
+  if (domain_) offer.domain = domain_->number();
+  if (stream_) {
+    offer.receives = stream_->receives();
+    offer.stream = stream_->pair().address();
+  }
+  if (direct_) offer.direct = direct_->pair().address();
+  if (manager_) {
+    offer.has_manager = 1;
+    offer.manager_port = manager_->port();
+    offer.manager_token = manager_->token();
+  }
+  return offer;
+}
+
+Result<void> RdmaConnection::begin(const UpgradeOffer& theirs) {
+  if (direct_) {
+    direct_ = nullptr;
+    auto begun = transfers_->begin(this, [this](const Error& why) { break_now(why); });
+    if (!begun) return begun;
+  }
+  resources_ = session_ ? session_ : std::make_shared<Resources>(domain_, transfers_, theirs.domain);
+  carrier_ = "rdma (" + domain_->device().text() + (manager_ ? ", connection manager)" : ")");
+  upgraded_.store(true, std::memory_order_release);
+  return {};
+}
+
+void RdmaConnection::forget_rdma() {
+  if (transfers_) transfers_->drop(this);
+  transfers_.reset();
+  direct_ = nullptr;
+  stream_.reset();
+  manager_.reset();
+  domain_.reset();
+}
+
 Result<std::string> RdmaConnection::connect_queue_pairs(Side side, const UpgradeOffer& mine,
                                                         const UpgradeOffer& theirs, Deadline deadline) {
   std::vector<ConnectionManager::Pair> pairs{{&stream_->pair(), theirs.stream}};
-  if (theirs.direct.queue_pair == 0) direct_.reset();
-  if (direct_) pairs.push_back({&direct_->pair(), theirs.direct});
   Result<void> ready = stream_->begin(theirs.receives);
+  if (theirs.direct.queue_pair != 0 && direct_) {
+    pairs.push_back({&direct_->pair(), theirs.direct});
+  } else if (direct_) {
+    if (replaces())
+      ready = Error{ErrorCode::refused, "the peer has no queue pair for direct copies any more"};
+    transfers_->drop(this);
+    transfers_.reset();
+    direct_ = nullptr;
+  }
+  if (replaces() && (theirs.domain == 0 || theirs.domain != session_->peer_domain)) {
+    ready = Error{ErrorCode::refused,
+                  "the peer uses another RDMA device, or other keys, than before the connection broke"};
+  }
   const UpgradeOffer& server = side == Side::server ? mine : theirs;
   const UpgradeOffer& client = side == Side::server ? theirs : mine;
   bool connected = false;
-  if (ready && server.manager_port != 0 && client.has_manager != 0) {
+  if (server.manager_port != 0 && client.has_manager != 0) {
     const Deadline limit = Clock::now() + kSetupTimeout;
     const auto agreed = exchange_results(
-        side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
-                             : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
+        !ready                 ? ready
+        : side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
+                               : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
         deadline);
     if (!agreed) return agreed.error();
     connected = agreed->empty();
@@ -115,15 +154,18 @@ Result<void> RdmaConnection::connect_by_manager(uint16_t port, const ConnectionM
 }
 
 std::string RdmaConnection::prepare(Side side) {
-  if (options_.use == RdmaOptions::Use::never) return "rdma is disabled";
+  if (options_.use == RdmaOptions::Use::never && !session_) return "rdma is disabled";
   sockaddr_storage local{};
   socklen_t size = sizeof local;
   ::getsockname(socket(), reinterpret_cast<sockaddr*>(&local), &size);
-  if (!domain_) {
+  if (session_) {
+    if (auto there = domain_->look_again(options_, local); !there) return there.error().message;
+  } else {
     auto domain = Domain::open(options_, local);
     if (!domain) return domain.error().message;
     domain_ = std::move(*domain);
   }
+  failures_before_ = domain_->failures();
   auto stream = Stream::make(domain_, bulk_);
   if (!stream) return stream.error().message;
   stream_ = std::move(*stream);
@@ -132,10 +174,22 @@ std::string RdmaConnection::prepare(Side side) {
       (options_.setup == RdmaOptions::Setup::automatic && side == Side::server && domain_->device().ethernet);
   if (!by_addresses) manager_ = ConnectionManager::open();
   if (manager_ && side == Side::server && !manager_->listen(local, domain_->device())) manager_.reset();
-  if (bulk_) return {};
-  auto direct = DataChannel::make(domain_, side);
-  if (!direct) return direct.error().message;
-  direct_ = std::move(*direct);
+  return bulk_ || (session_ && !session_->transfers) ? "" : prepare_direct(side);
+}
+
+std::string RdmaConnection::prepare_direct(Side side) {
+  if (session_) {
+    transfers_ = session_->transfers;
+  } else {
+    auto transfers = DirectTransfers::make(domain_);
+    if (!transfers) return transfers.error().message;
+    transfers_ = std::move(*transfers);
+  }
+  auto channel = DataChannel::make(domain_, side);
+  if (!channel) return channel.error().message;
+  DataChannel* const direct = channel->get();
+  if (auto taken = transfers_->take(this, std::move(*channel)); !taken) return taken.error().message;
+  direct_ = direct;
   return {};
 }
 

@@ -25,7 +25,8 @@ struct UpgradeOffer {
   std::array<uint8_t, 16> manager_token{};  // server: the client shows it to the server's connection manager
   uint16_t manager_port = 0;                // server: port of its connection manager; 0: there is none
   uint16_t has_manager = 0;                 // client: 1 if it has a connection manager
-  char why_not[156] = "";
+  char why_not[152] = "";
+  uint32_t domain = 0;  // Domain::number(); 0: a version that cannot replace broken connections
 };
 static_assert(sizeof(UpgradeOffer) == 256 && std::is_trivially_copyable_v<UpgradeOffer>);
 

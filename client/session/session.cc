@@ -150,7 +150,7 @@ BulkConnections::Parameters Session::bulk_parameters(const hello::HelloReply& re
                                                      const transport::Connection& connection,
                                                      bool over_rdma) const {
   transport::Options bulk = options_of(settings_);
-  if (over_rdma) bulk.session = connection_->first_carrier();
+  if (over_rdma) bulk.session = connection.session_resources();
   bulk.rdma.use = over_rdma ? Use::always : Use::never;
   transport::Endpoint bulk_server = server;
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";

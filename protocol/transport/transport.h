@@ -41,6 +41,13 @@ struct Endpoint {
 class Connection;
 class DirectMemory;
 
+// What the connections of one session have in common: over rdma the device, its protection domain and the
+// memory that is registered with it. Outlives each of them. Only the transport that made it looks inside.
+class SessionResources {
+ public:
+  virtual ~SessionResources() = default;
+};
+
 // How a connection uses RDMA, and with which device; see docs/rdma.md. Options that are not set are detected.
 struct RdmaOptions {
   enum class Use : uint32_t {
@@ -87,8 +94,9 @@ struct Options {
   bool prefer_shared_memory = false;
   RdmaOptions rdma;
   TlsOptions tls;
-  // Another, open connection of the same session: over rdma both use one device and one protection domain.
-  const Connection* session = nullptr;
+  // session_resources() of another connection of the same session. With `bulk` the new connection only uses
+  // them; otherwise it is to replace the session's own connection, which has broken.
+  std::shared_ptr<SessionResources> session;
 };
 
 enum class Side { client, server };
@@ -124,8 +132,11 @@ class Connection {
   // True if what was sent can still be received after the connection has broken, because it lies in memory of
   // both sides.
   virtual bool outlives_break() const { return false; }
-  virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
-  virtual void close() = 0;              // thread-safe; both sides see the end
+  virtual void interrupt() = 0;  // thread-safe; ends one wait() (present or next)
+  virtual void close() = 0;      // thread-safe; both sides see the end
+  // Ends the connection without waiting for the peer, because another connection replaces it. On return the
+  // peer reaches no memory by it any more. Thread-safe.
+  virtual void abandon() { close(); }
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"
   // Gives up the descriptor that carries the connection, so that it can be passed to a worker; -1 if there is
   // none.
@@ -142,6 +153,11 @@ class Connection {
   virtual std::string carrier() const { return "tcp"; }
   // One-sided access to the peer's memory; null if the transport has none.
   virtual DirectMemory* direct_memory() { return nullptr; }
+  // After upgrade(), for Options::session; null if the transport has none. Thread-safe.
+  virtual std::shared_ptr<SessionResources> session_resources() const { return nullptr; }
+  // After upgrade(): when the connection breaks, transfers of direct_memory() wait for the connection that
+  // replaces it, until close(). Otherwise they fail.
+  virtual void expect_replacement() {}
   // Passes descriptors in order, but independently of the byte stream. The caller keeps its descriptor.
   // send_descriptor() is for the side's sender, receive_descriptor() for its receiver.
   virtual Result<void> send_descriptor(int descriptor, Deadline deadline);

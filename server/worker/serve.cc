@@ -132,7 +132,7 @@ void set_resumable(SessionStart& start, std::unique_ptr<transport::Connection> c
 void accept_bulk_connections(SessionStart& start, const server::packet::Session& said, Control& control,
                              transport::Options options) {
   options.bulk = true;
-  options.session = start.connection.get();
+  options.session = start.connection->session_resources();
   start.welcome_bulk = welcome_bulk;
   start.bulk_token.assign(said.bulk_token.data(), said.bulk_token.size());
   start.bulk_connections = [&control, options](BulkSink sink) {

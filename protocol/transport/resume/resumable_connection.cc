@@ -28,6 +28,7 @@ ResumableConnection::ResumableConnection(std::unique_ptr<Connection> carrier, si
     : kept_(most_kept), carrier_(std::move(carrier)), descriptor_owner_(carrier_.get()) {}
 
 void ResumableConnection::start() {
+  carrier_->expect_replacement();
   started_.store(true, std::memory_order_release);
 }
 
@@ -62,7 +63,7 @@ void ResumableConnection::break_locked(const Error& why) {
   if (broken_.load(std::memory_order_relaxed)) return;
   why_broken_ = why;
   broken_.store(true, std::memory_order_release);
-  carrier_->close();  // wakes threads that wait for it, and tells the peer
+  carrier_->abandon();  // wakes threads that wait for it, and tells the peer
   changed_.notify_all();
 }
 

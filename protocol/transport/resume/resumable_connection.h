@@ -70,14 +70,16 @@ class ResumableConnection final : public Connection {
   Result<void> upgrade(Side side, Deadline deadline) override { return carrier_->upgrade(side, deadline); }
   bool shares_memory() const override { return current()->shares_memory(); }
   std::string carrier() const override { return current()->carrier(); }
+  // The same object for all carriers.
   DirectMemory* direct_memory() override { return current()->direct_memory(); }
+  std::shared_ptr<SessionResources> session_resources() const override {
+    return current()->session_resources();
+  }
   Result<void> send_descriptor(int descriptor, Deadline deadline) override;
   Result<int> receive_descriptor(Deadline deadline) override;
   bool wait_for_end() override;
   bool break_carrier(const Error& why) override;
 
-  // The carrier that was given to the constructor. Only before start().
-  const Connection* first_carrier() const { return carrier_.get(); }
   // True if the connection is over for good.
   bool over() const {
     const Lock lock(mutex_);

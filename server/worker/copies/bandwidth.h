@@ -55,6 +55,7 @@ class MeteredConnection final : public transport::Connection {
   void check_peer_alive() override { inner_->check_peer_alive(); }
   void interrupt() override { inner_->interrupt(); }
   void close() override { inner_->close(); }
+  void abandon() override { inner_->abandon(); }
   std::string peer() const override { return inner_->peer(); }
   int release_descriptor() override { return inner_->release_descriptor(); }
   Result<void> upgrade(transport::Side side, transport::Deadline deadline) override {
@@ -63,6 +64,10 @@ class MeteredConnection final : public transport::Connection {
   bool shares_memory() const override { return inner_->shares_memory(); }
   std::string carrier() const override { return inner_->carrier(); }
   transport::DirectMemory* direct_memory() override { return inner_->direct_memory(); }
+  std::shared_ptr<transport::SessionResources> session_resources() const override {
+    return inner_->session_resources();
+  }
+  void expect_replacement() override { inner_->expect_replacement(); }
   Result<void> send_descriptor(int descriptor, transport::Deadline deadline) override {
     return inner_->send_descriptor(descriptor, deadline);
   }
