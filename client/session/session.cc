@@ -113,6 +113,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   hello.takes_quota_refusals = true;
   hello.can_resume = true;
+  hello.can_resume_rdma = true;
   hello.can_migrate = true;
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
@@ -182,7 +183,12 @@ Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const t
 
 void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
                              const transport::Options& options) {
-  const Reconnector::Terms terms = resume_terms(reply, server, options, settings_);
+  transport::Options again = options;
+  again.session = connection_->session_resources();
+  // Keys in commands under way are void on another transport, and a session without rdma has no use for it.
+  again.rdma.use = again.session ? Use::always : Use::never;
+  again.prefer_shared_memory &= !again.session;
+  const Reconnector::Terms terms = resume_terms(reply, server, again, settings_);
   remember_home(reply);
   links_.resume_with(terms);
   reconnector_.start(terms);

@@ -43,6 +43,7 @@ struct Hello {
   uint32_t bulk_link = 0;
   bool can_migrate = false;
   std::string failure;
+  bool can_resume_rdma = false;
 };
 
 struct Attribute {
@@ -226,6 +227,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(22): hello.bulk_link = in.get_uint32(); return true;
       case varint(23): hello.can_migrate = get_flag(in); return true;
       case bytes(24): hello.failure = in.get_string(); return true;
+      case varint(25): hello.can_resume_rdma = get_flag(in); return true;
       default: return false;
     }
   });
@@ -302,6 +304,7 @@ inline std::string encode(const Hello& hello) {
   fields.u32(22, hello.bulk_link);
   fields.boolean(23, hello.can_migrate);
   fields.text(24, hello.failure);
+  fields.boolean(25, hello.can_resume_rdma);
   return out;
 }
 

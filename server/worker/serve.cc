@@ -51,12 +51,15 @@ void read_wishes(const std::string& hello, SessionStart& start) {
   start.can_migrate = wish.can_migrate();
 }
 
-// Addresses and keys of memory that is registered for rdma belong to one queue pair, so such sessions end
-// with their connection.
+template <class Body>
+bool is_over_rdma(const Body& body) {
+  return std::strcmp(body.transport.data(), "rdma") == 0;
+}
+
 bool can_resume(const server::packet::Session& said, const std::string& hello) {
   control::Hello wish;
-  return said.resume_timeout_ms != 0 && std::strcmp(said.transport.data(), "rdma") != 0 &&
-         wish.ParseFromString(hello) && wish.can_resume();
+  return said.resume_timeout_ms != 0 && wish.ParseFromString(hello) && wish.can_resume() &&
+         (!is_over_rdma(said) || wish.can_resume_rdma());
 }
 
 Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline deadline, bool resumable) {
@@ -68,16 +71,27 @@ Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline
   return connection.upgrade(transport::Side::server, deadline);
 }
 
-// Opens the connection with which a client resumes its session.
+// Opens the connection with which a client resumes its session. `options.session` is not null if the session
+// is over rdma: commands under way may then contain keys, which are void on any other transport.
 ConnectionResult welcome_back(const server::ControlMessage& message, uint64_t received,
-                              const transport::Options& options) {
-  auto connection = open_connection(message.body<server::packet::Resume>(), message.descriptor, options);
+                              transport::Options options) {
+  const auto back = message.body<server::packet::Resume>();
+  options.bulk = back.link != 0;
+  if (!options.session) options.rdma.use = transport::RdmaOptions::Use::never;
+  auto connection = open_connection(back, message.descriptor, options);
   if (!connection) return connection;
   control::HelloReply welcome;
   welcome.set_protocol_version(wire::kProtocolVersion);
   welcome.set_server_version(kVersion);
-  welcome.set_resume_received(received);
   const auto deadline = transport::Clock::now() + options.dead_peer_timeout;
+  if (options.session && !options.bulk && !is_over_rdma(back)) {
+    const std::string why = "the session is over rdma, and its client returns without";
+    welcome.set_status(control::HelloReply::DENIED);
+    welcome.set_reason(why);
+    (void)send_reply(**connection, welcome, deadline);
+    return Error{ErrorCode::malformed, why};
+  }
+  welcome.set_resume_received(received);
   if (auto sent = send_reply(**connection, welcome, deadline); !sent) return sent.error();
   if (auto upgraded = (*connection)->upgrade(transport::Side::server, deadline); !upgraded)
     return upgraded.error();
@@ -118,13 +132,15 @@ control::HelloReply describe_session(const Served& served, const server::packet:
 
 void set_resumable(SessionStart& start, std::unique_ptr<transport::Connection> connection,
                    const server::packet::Session& said, const transport::Options& options) {
+  transport::Options back = options;
   auto resumable = std::make_unique<transport::ResumableConnection>(std::move(connection));
   resumable->start();
+  back.session = resumable->session_resources();
   start.resumable = resumable.get();
   start.resume.timeout = std::chrono::milliseconds(said.resume_timeout_ms);
   start.resume.session_number = said.number;
-  start.resume.welcome = [options](const server::ControlMessage& back, uint64_t received) {
-    return welcome_back(back, received, options);
+  start.resume.welcome = [back](const server::ControlMessage& message, uint64_t received) {
+    return welcome_back(message, received, back);
   };
   start.connection = std::move(resumable);
 }

@@ -18,10 +18,8 @@ static_assert(kMostMessageBytes <= server::kMostMigrationText);
 // Returns why the client cannot migrate the session, or null.
 const char* migration_obstacle(const SessionStart& start) {
   if (!start.can_migrate) return "the client cannot migrate sessions: its version is too old";
-  if (!start.resumable) {
-    return "only sessions that can be resumed can migrate: poold needs --resume-timeout, and the session "
-           "another transport than rdma";
-  }
+  if (!start.resumable) return "only sessions that can be resumed can migrate: poold needs --resume-timeout";
+  if (start.connection->direct_memory()) return "sessions over rdma cannot migrate, nor be suspended";
   return nullptr;
 }
 

@@ -135,7 +135,12 @@ bool Resumption::wait_for_client(const Error& why, Clock::time_point start) {
 
 Result<void> Resumption::resume(const server::ControlMessage& message) {
   auto carrier = terms_.welcome(message, connection_.retire_carrier());
-  if (!carrier) return carrier.error();
+  if (!carrier) {
+    // This side's RDMA device is lost, and with it the session's keys.
+    const bool hopeless = carrier.error().code == ErrorCode::refused && connection_.session_resources();
+    if (hopeless) connection_.give_up(carrier.error());
+    return carrier.error();
+  }
   const auto resumed =
       connection_.resume(std::move(*carrier), message.body<server::packet::Resume>().received);
   if (!resumed) connection_.give_up(resumed.error());  // it will not become possible

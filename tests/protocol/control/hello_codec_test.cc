@@ -37,7 +37,8 @@ hello::Hello sample_hello() {
           .resume_received = 1ull << 41,
           .bulk_link = 8,
           .can_migrate = true,
-          .failure = "no memory"};
+          .failure = "no memory",
+          .can_resume_rdma = true};
 }
 
 hello::HelloReply sample_reply() {
@@ -99,6 +100,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_bulk_link(in.bulk_link);
   out.set_can_migrate(in.can_migrate);
   out.set_failure(in.failure);
+  out.set_can_resume_rdma(in.can_resume_rdma);
   return out;
 }
 
