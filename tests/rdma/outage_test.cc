@@ -1,0 +1,80 @@
+// Programs whose cable is pulled while they copy: their sessions go on over rdma. Runs in the guest.
+#include "protocol/peers/proof.h"
+#include "tests/e2e/pool.h"
+#include "tests/rdma/cable.h"
+#include "tests/support/catch.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::vector<std::string> kAtCable{"--listen",   std::string("tcp://") + kNear + ":0",
+                                        "--insecure", "--rdma-timeout",
+                                        "16",         "--resume-timeout",
+                                        "120"};
+const Environment kDevice{{"SOFTGPU_MEMORY", "128MiB"}};
+
+transport::Endpoint endpoint_of(Pool& pool) {
+  return {"rdma", kNear, pool.poold().port()};
+}
+
+}  // namespace
+
+TEST_CASE("a program counts on after its cable was pulled in the middle of copies") {
+  Pool pool(kDevice, kAtCable);
+  // One connection, so that the log has one line for each break.
+  Process app({driver_app(), "counting", "400", "3000000"},
+              pool.through({{"GPUPOOL", endpoint_of(pool).text()},
+                            {"GPUPOOL_RDMA_TIMEOUT", "16"},
+                            {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
+  REQUIRE(app.await_output("working", kLongPatience));
+  for (size_t times = 1; times <= 3; ++times) {
+    PulledCable cable;
+    REQUIRE(pool.poold().await_log("client_connection_broken", times));
+    cable.plug_in();
+    REQUIRE(pool.poold().await_log("session_resumed", times));
+  }
+  const int status = app.wait(kLongPatience);
+  const std::string output = app.output();
+  INFO(output);
+  CHECK(status == 0);
+  CHECK(lines_with(output, "counted to").size() == 1);
+}
+
+TEST_CASE("a client that returns without rdma is refused with the reason") {
+  Pool pool(kDevice, kAtCable);
+  transport::Options options;
+  options.rdma.use = transport::RdmaOptions::Use::always;
+  RawClient client(endpoint_of(pool), options);
+  hello::Hello hello = test_hello();
+  hello.rdma = static_cast<uint32_t>(transport::RdmaOptions::Use::always);
+  hello.can_resume = hello.can_resume_rdma = true;
+  const auto reply = client.open(hello);
+  REQUIRE(reply.resume_timeout_ms != 0);
+  REQUIRE(client.connection().direct_memory() != nullptr);
+  hello::Hello back = test_hello();
+  back.session_id = reply.session_id;
+  back.resume_attempt = 1;
+  const auto proof = peers::prove_resume(reply.resume_key, 0, 1, 0);
+  back.resume_proof.assign(proof.begin(), proof.end());
+  RawClient other({"tcp", kNear, pool.poold().port()});
+  other.send_hello(back);
+  const auto answer = other.receive_reply();
+  CHECK(answer.status == hello::Status::denied);
+  CHECK(answer.reason.find("the session is over rdma") != std::string::npos);
+}
+
+TEST_CASE("a session over rdma of a client that cannot resume it ends with its connection") {
+  Pool pool(kDevice, kAtCable);
+  transport::Options options;
+  options.rdma.use = transport::RdmaOptions::Use::always;
+  RawClient client(endpoint_of(pool), options);
+  hello::Hello hello = test_hello();
+  hello.rdma = static_cast<uint32_t>(transport::RdmaOptions::Use::always);
+  hello.can_resume = true;
+  CHECK(client.open(hello).resume_timeout_ms == 0);
+  client.close();
+  CHECK(pool.poold().await_log("session_ended"));
+}
