@@ -194,8 +194,7 @@ TEST_CASE("bulk commands with impossible sizes end their session") {
   }
 }
 
-TEST_CASE(
-    "copies that cannot be made take their data all the same and their error comes with the next answer") {
+TEST_CASE("copies that cannot be made take their data and their error comes with the next answer") {
   Pool pool;
   Session session(pool);
   Link link(session);

@@ -69,9 +69,7 @@ TEST_CASE("images that cannot run") {
   }
 }
 
-TEST_CASE(
-    "an image without code for the device is refused with one line that says what it holds and what the "
-    "device needs") {
+TEST_CASE("an image without code for the device is refused with one line that says what it holds") {
   Pool pool;
   for (const Environment& environment : {pool.directly(), pool.through()}) {
     const Finished app = run_patiently({driver_app(), "library_without_code"}, environment);

@@ -89,8 +89,7 @@ TEST_CASE("more modules than a session may have are refused") {
         std::string::npos);
 }
 
-TEST_CASE(
-    "a thread that queues more behind a host function than may wait there is held up and others go on") {
+TEST_CASE("a thread that queues too much behind a host function is held up and others go on") {
   for (const Environment& environment : {Environment{}, Environment{{"GPUPOOL_BULK_CONNECTIONS", "0"}}}) {
     LimitedPool pool("queued_bytes = \"1MiB\"");
     const Finished app =
