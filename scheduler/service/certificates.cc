@@ -122,8 +122,9 @@ std::shared_ptr<grpc::ServerCredentials> Certificates::credentials() const {
   return grpc::experimental::TlsServerCredentials(options);
 }
 
-void Certificates::watch(asio::io_context& context) {
-  watch_.emplace(context, files_, [this](const transport::tls::CertificateWatch::Read&) { renew(); });
+void Certificates::watch(asio::io_context& context, std::chrono::milliseconds interval) {
+  watch_.emplace(context, files_, interval,
+                 [this](const transport::tls::CertificateWatch::Read&) { renew(); });
 }
 
 void Certificates::renew() {

@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <asio/io_context.hpp>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,8 +32,8 @@ class Certificates {
   Result<void> read();
   // Requires a successful read().
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
-  // Calls renew() whenever the files have changed.
-  void watch(asio::io_context& context);
+  // Checks the files every `interval` and calls renew() whenever they have changed.
+  void watch(asio::io_context& context, std::chrono::milliseconds interval);
   // Reads the files again now and logs the result.
   void renew();
 

@@ -147,7 +147,7 @@ class Daemon {
       certificates_.emplace(options_.tls);
       if (const auto read = certificates_->read(); !read) return read.error();
       credentials = certificates_->credentials();
-      certificates_->watch(context_);
+      certificates_->watch(context_, options_.tls_interval);
     }
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

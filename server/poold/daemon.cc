@@ -293,7 +293,8 @@ class Daemon {
     auto context = transport::tls::Context::server(options_.tls);
     if (!context) return context.error();
     acceptor_.use_tls(std::move(*context));
-    certificates_.emplace(context_, options_.tls, [this](const auto& read) { renew_certificate(read); });
+    certificates_.emplace(context_, options_.tls, options_.tls_interval,
+                          [this](const auto& read) { renew_certificate(read); });
     return {};
   }
 

@@ -186,7 +186,7 @@ TEST_CASE(
   const auto first = authority.sign("server", kNames), second = renewed.sign("server", kNames);
   install(first.certificate, files.certificate);
   install(first.key, files.key);
-  PooldProcess poold(kDevice, options_for(files));
+  PooldProcess poold(kDevice, options_for(files, {"--tls-interval", "0.2"}));
   transport::Options options;
   options.tls = trusting(authority);
   RawClient session(at(poold), options);

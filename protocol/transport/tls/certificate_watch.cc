@@ -4,7 +4,6 @@
 
 #include <array>
 #include <asio/post.hpp>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -14,8 +13,6 @@
 
 namespace gpupool::transport::tls {
 namespace {
-
-constexpr std::chrono::seconds kInterval{10};
 
 // Identifies a version of a file: changes when the file is written or replaced, and when its mode or owner
 // changes, for which a key may have been refused.
@@ -42,14 +39,16 @@ FileVersions versions_of(const transport::TlsOptions& files) {
 }  // namespace
 
 struct CertificateWatch::Shared : std::enable_shared_from_this<Shared> {
-  Shared(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
-      : context(context), files(std::move(files)), changed(std::move(changed)) {}
+  Shared(asio::io_context& context, transport::TlsOptions files, std::chrono::milliseconds interval,
+         std::function<void(const Read&)> changed)
+      : context(context), files(std::move(files)), interval(interval), changed(std::move(changed)) {}
   void run(FileVersions known);
   bool pause();  // false: this object is being destroyed
   void tell(Read read);
 
   asio::io_context& context;
   const transport::TlsOptions files;
+  const std::chrono::milliseconds interval;
   const std::function<void(const Read&)> changed;
   std::mutex mutex;
   std::condition_variable ending;
@@ -58,7 +57,7 @@ struct CertificateWatch::Shared : std::enable_shared_from_this<Shared> {
 
 bool CertificateWatch::Shared::pause() {
   std::unique_lock lock(mutex);
-  return !ending.wait_for(lock, kInterval, [this] { return ended; });
+  return !ending.wait_for(lock, interval, [this] { return ended; });
 }
 
 void CertificateWatch::Shared::run(FileVersions known) {
@@ -81,8 +80,9 @@ void CertificateWatch::Shared::tell(Read read) {
 }
 
 CertificateWatch::CertificateWatch(asio::io_context& context, transport::TlsOptions files,
+                                   std::chrono::milliseconds interval,
                                    std::function<void(const Read&)> changed)
-    : shared_(std::make_shared<Shared>(context, std::move(files), std::move(changed))) {
+    : shared_(std::make_shared<Shared>(context, std::move(files), interval, std::move(changed))) {
   const FileVersions known = versions_of(shared_->files);
   const BlockedSignals blocked;
   std::thread([shared = shared_, known] { shared->run(known); }).detach();
