@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <functional>
 #include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "tests/e2e/apps/destroyed_objects.h"
 #include "tests/e2e/apps/scenario.h"
@@ -51,43 +53,106 @@ bool writes_where_memory_says(const std::string& name) {
   return name == "cuPointerGetAttributes" || name == "cuMemRangeGetAttributes";
 }
 
+// How far a child process has come, in memory that it shares with its parent.
+struct Progress {
+  size_t calls;  // begun
+};
+Progress& progress() {
+  static auto* const shared = static_cast<Progress*>(
+      mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  EXPECT(shared != MAP_FAILED);
+  return *shared;
+}
+
+size_t free_memory() {
+  size_t free = 0, total = 0;
+  return cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
+}
+
+// Calls with one session after the other. The next call uses the same session only if the last one has left
+// neither an error nor allocated memory, which could hide what later calls do, and at most kCallsOfSession
+// calls do.
+class Calls {
+ public:
+  // `make_ready` prepares a session; `call` makes the call with this number.
+  Calls(size_t count, std::function<void()> make_ready, std::function<void(size_t)> call)
+      : count_(count), make_ready_(std::move(make_ready)), call_(std::move(call)) {}
+
+  // Makes all calls. Returns how many ended their process, after `crashed(number, status)` for each.
+  unsigned make_all(const std::function<void(size_t, int)>& crashed) const {
+    unsigned sum = 0;
+    for (size_t next = 0; next < count_; next = progress().calls) {
+      std::fflush(stdout);
+      progress().calls = next;
+      const pid_t child = fork();
+      if (child == 0) make_some();
+      int status = 0;
+      EXPECT(waitpid(child, &status, 0) == child);
+      EXPECT(progress().calls > next || status != 0);
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+      progress().calls = std::max(progress().calls, next + 1);  // it may not have come to its first call
+      crashed(progress().calls - 1, status);
+      ++sum;
+    }
+    return sum;
+  }
+
+ private:
+  static constexpr size_t kCallsOfSession = 32;
+
+  [[noreturn]] void make_some() const {
+    Device device;
+    make_ready_();
+    const size_t free_before = free_memory();
+    for (size_t made = 0; made < kCallsOfSession && progress().calls < count_; ++made) {
+      alarm(240);  // some numbers are sizes of gigabytes, which take long on a busy machine
+      call_(progress().calls++);
+      // The session works or returns an error; the server must not crash.
+      if (cuCtxSynchronize() != CUDA_SUCCESS || free_memory() != free_before) break;
+    }
+    std::_Exit(0);
+  }
+
+  const size_t count_;
+  const std::function<void()> make_ready_;
+  const std::function<void(size_t)> call_;
+};
+
+constexpr size_t kScratch = 1 << 20;
+
+// Returns writable memory of zeros.
+std::byte* make_scratch() {
+  void* const scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT(scratch != MAP_FAILED);
+  return static_cast<std::byte*>(scratch);
+}
+
 }  // namespace
 
-// Calls each symbol in a separate child process with its own session, so that side effects (contexts, sticky
-// errors) do not hide later failures. Arguments: "nothing" (all zero), "scratch" (a writable block of zeros
-// for every argument).
+// Calls each symbol. Arguments: "nothing" (all zero), "scratch" (a writable block of zeros for every
+// argument).
 SCENARIO(any_call) {
   const std::string kind = arguments.at(0);
-  unsigned crashed = 0, called = 0;
+  std::vector<const char*> symbols;
   for (const char* const symbol : kSymbols) {
-    if (takes_numbers_for_host_memory(symbol)) continue;
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(240);  // some numbers are sizes of gigabytes, which take long on a busy machine
-      Device device;
-      constexpr size_t kScratch = 1 << 20;
-      void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      EXPECT(scratch != MAP_FAILED);
-      void* function = dlsym(RTLD_DEFAULT, symbol);
-      EXPECT(function != nullptr);
-      Words words = {};
-      for (size_t w = 0; w < std::size(words); ++w) {
-        if (kind == "scratch") words[w] = reinterpret_cast<uint64_t>(scratch) + w * 65536;
-      }
-      (void)call(function, words);
-      // The session works or returns an error; the server must not crash.
-      (void)cuCtxSynchronize();
-      std::_Exit(0);
-    }
-    int status = 0;
-    EXPECT(waitpid(child, &status, 0) == child);
-    called += 1;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    ++crashed;
-    tell_crash(symbol, status);
+    if (!takes_numbers_for_host_memory(symbol)) symbols.push_back(symbol);
   }
-  std::printf("%s: %u symbols, %u crashed\n", kind.c_str(), called, crashed);
+  std::byte* const scratch = make_scratch();
+  const Calls calls(
+      symbols.size(), [] {},
+      [&](size_t number) {
+        void* const function = dlsym(RTLD_DEFAULT, symbols[number]);
+        EXPECT(function != nullptr);
+        std::memset(scratch, 0, kScratch);
+        Words words = {};
+        for (size_t w = 0; w < std::size(words); ++w) {
+          if (kind == "scratch") words[w] = reinterpret_cast<uint64_t>(scratch) + w * 65536;
+        }
+        (void)call(function, words);
+      });
+  const unsigned crashed =
+      calls.make_all([&](size_t number, int status) { tell_crash(symbols[number], status); });
+  std::printf("%s: %zu symbols, %u crashed\n", kind.c_str(), symbols.size(), crashed);
 }
 
 // --- The supported calls, with arguments of the correct types ---
@@ -158,58 +223,32 @@ constexpr Row kRows[] = {
 #undef CUDA_BY_HAND
 #undef ROW
 
-constexpr int kUsedAtExit = 100;  // differs from other exit statuses
-
 constexpr uint64_t kNumbers[] = {0, 1, 3, 0x7fffffff, 0xffffffff, 0x00007fffdeadbee0, 1ull << 62, ~0ull};
-
-// Calls a row with the numbers from `first` on, in a child process with its own session, until a call leaves
-// an error that would make later calls fail. The child exits with kUsedAtExit plus the number of used
-// numbers.
-int call_with_numbers(const Row& row, size_t first, bool with_stale, bool in_memory) {
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(240);  // some numbers are sizes of gigabytes, which take long on a busy machine
-    Device device;
-    constexpr size_t kScratch = 1 << 20;
-    void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT(scratch != MAP_FAILED);
-    std::unique_ptr<DestroyedObjects> destroyed;
-    if (with_stale) destroyed = std::make_unique<DestroyedObjects>();
-    stale = destroyed.get();
-    size_t used = first;
-    for (bool good = true; good && used < std::size(kNumbers);) {
-      std::memset(scratch, 0, kScratch);
-      if (in_memory) fill_with(*destroyed, static_cast<std::byte*>(scratch), kScratch);
-      (void)row.call(kNumbers[used++], static_cast<std::byte*>(scratch));
-      good = cuCtxSynchronize() == CUDA_SUCCESS;
-    }
-    std::_Exit(kUsedAtExit + static_cast<int>(used));
-  }
-  int status = 0;
-  EXPECT(waitpid(child, &status, 0) == child);
-  return status;
-}
 
 }  // namespace
 
-// Arguments: "stale" passes handles of destroyed objects; "stale_in_memory" also puts them in all memory that
-// functions read.
+// Calls each row with each of the numbers. Arguments: "stale" passes handles of destroyed objects;
+// "stale_in_memory" also puts them in all memory that functions read.
 SCENARIO(any_row) {
   const bool with_stale = !arguments.empty();
   const bool in_memory = with_stale && arguments[0] == "stale_in_memory";
-  unsigned crashed = 0;
+  std::vector<const Row*> rows;
   for (const Row& row : kRows) {
-    if (takes_numbers_for_host_memory(row.name) || (in_memory && writes_where_memory_says(row.name)))
-      continue;
-    for (size_t used = 0; used < std::size(kNumbers);) {
-      const int status = call_with_numbers(row, used, with_stale, in_memory);
-      const bool told = WIFEXITED(status) && WEXITSTATUS(status) > kUsedAtExit;
-      used = told ? static_cast<size_t>(WEXITSTATUS(status) - kUsedAtExit) : used + 1;
-      if (told) continue;
-      ++crashed;
-      tell_crash(row.name, status);
-    }
+    if (!takes_numbers_for_host_memory(row.name) && !(in_memory && writes_where_memory_says(row.name)))
+      rows.push_back(&row);
   }
+  std::byte* const scratch = make_scratch();
+  const Calls calls(
+      rows.size() * std::size(kNumbers),
+      [&] {
+        if (with_stale) stale = new DestroyedObjects;
+      },
+      [&](size_t number) {
+        std::memset(scratch, 0, kScratch);
+        if (in_memory) fill_with(*stale, scratch, kScratch);
+        (void)rows[number / std::size(kNumbers)]->call(kNumbers[number % std::size(kNumbers)], scratch);
+      });
+  const unsigned crashed = calls.make_all(
+      [&](size_t number, int status) { tell_crash(rows[number / std::size(kNumbers)]->name, status); });
   std::printf("%zu rows, %u crashed\n", std::size(kRows), crashed);
 }
