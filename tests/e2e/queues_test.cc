@@ -22,9 +22,6 @@ void copies_of(uint64_t bytes, const std::string& queue_entries) {
 TEST_CASE("copies of 4 GiB with queues of 1024 entries") {
   copies_of(uint64_t{4} << 30, "1024");
 }
-TEST_CASE("copies of 4 GiB with queues of 64 entries") {
-  copies_of(uint64_t{4} << 30, "64");
-}
 TEST_CASE("copies of 64 MiB with queues of 64 entries") {
   copies_of(uint64_t{64} << 20, "64");
 }
