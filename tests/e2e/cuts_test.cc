@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "protocol/transport/shm/address.h"
@@ -69,6 +70,14 @@ Finished run_program(const std::vector<std::string>& program, const Environment&
   return run_patiently(words, environment);
 }
 
+// What the program does directly on the device, which is the same every time.
+const Finished& directly(Pool& pool, const std::vector<std::string>& program) {
+  static std::map<std::vector<std::string>, Finished> finished;
+  const auto found = finished.find(program);
+  if (found != finished.end()) return found->second;
+  return finished[program] = run_program(program, pool.directly());
+}
+
 // Prints how long connections were down: the time from the worker's notice of a break to its end.
 void print_silence(const std::string& log) {
   std::vector<long> times;
@@ -93,7 +102,7 @@ void pass_despite_cuts(Pool& pool, const MakeCutter& make, unsigned least, const
   for (bool first = true; first || (cuts < wanted && cuts != 0); first = false) {
     for (const auto& program : kPrograms) {
       if (const char* const only = std::getenv("PROGRAM"); only && program.front() != only) continue;
-      const Finished direct = run_program(program, pool.directly());
+      const Finished& direct = directly(pool, program);
       const Cutter cutter = make(seed++);
       const Finished pooled = run_program(program, pool.through(cutter.environment));
       INFO(program.front() << " with seed " << seed - 1 << " after " << cutter.cuts() << " cuts");

@@ -22,7 +22,10 @@ Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario,
   Proxy proxy(pool.poold().endpoint(), Proxy::kNever, cut_after_upwards);
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
-  const Finished app = run_patiently(words, pool.through({{"GPUPOOL", proxy.url()}}));
+  Environment environment{{"GPUPOOL", proxy.url()}};
+  // After a cut the proxy neither answers nor refuses the client that returns.
+  if (cut_after_upwards != Proxy::kNever) environment["GPUPOOL_CONNECT_TIMEOUT_MS"] = "5000";
+  const Finished app = run_patiently(words, pool.through(environment));
   INFO(app.output);
   if (cut_after_upwards == Proxy::kNever) CHECK(app.status == 0);
   return {app.status, proxy.uploads(), proxy.from_client(), proxy.round_trips()};
@@ -137,7 +140,7 @@ TEST_CASE("images that do not fit together take turns in the cache") {
 }
 
 TEST_CASE("an upload that is cut off half way leaves nothing behind") {
-  Pool pool;
+  Pool pool({}, {"--resume-timeout", "1"});
   const Traffic cut = traffic_of(pool, kLoadBig, kBig / 2);
   CHECK(cut.status == 1);
   CHECK(cut.uploads > 0);

@@ -62,9 +62,9 @@ TEST_CASE("two programs of a tenant share its bandwidth") {
 }
 
 TEST_CASE("a client that is held back for long is not taken for dead") {
-  LimitedPool pool("bandwidth_to_device = \"500kB/s\"");
-  const Finished app = run_patiently({driver_app(), "bandwidth", "5000000", "random"},
-                                     pool->through({{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}}));
+  LimitedPool pool("bandwidth_to_device = \"1MB/s\"");
+  const Finished app = run_patiently({driver_app(), "bandwidth", "7000000", "random"},
+                                     pool->through({{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "5000"}}));
   INFO(app.output);
   CHECK(app.status == 0);
 }

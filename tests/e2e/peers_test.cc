@@ -2,7 +2,9 @@
 // sends before the peer has authenticated, and what a peer can do with the key of one copy.
 #include <chrono>
 #include <fstream>
+#include <future>
 #include <iterator>
+#include <stdexcept>
 
 #include "protocol/calls/handles.h"
 #include "protocol/driver/cuda_header.h"
@@ -100,6 +102,18 @@ std::string_view text_of(const Bytes& bytes) {
 
 const std::vector<std::string> kLoopback{"--peers", "127.0.0.0/8"};
 
+// Has a session copy to a service of this manner. Returns what poold has sent there.
+std::string said_to(Pool& pool, OtherService::Manner manner) {
+  Session session(pool.poold());
+  OtherService service(manner);
+  const wire::CopyToPeer copy{{0, session.memory(), kSize, kSize, 1, 0, 0}, tempting_target(service.port())};
+  const uint64_t asked = session.send(Command::copy_to_peer, copy, wire::kWantsReply);
+  std::string said = service.serve();
+  if (session.client.receive_reply_to(asked).header.result != CUDA_ERROR_NOT_SUPPORTED)
+    throw std::runtime_error("the copy was not refused");
+  return said;
+}
+
 }  // namespace
 
 TEST_CASE("a server connects for its clients nowhere that its operator has not named") {
@@ -122,51 +136,62 @@ TEST_CASE("a server connects for its clients nowhere that its operator has not n
 
 TEST_CASE("a service that is no poold is told random bytes and nothing of a tenant's choice") {
   Pool pool({}, kLoopback);
-  Session session(pool.poold());
+  const wire::PeerTarget target = tempting_target(1);
+  const auto expect_harmless = [&](const std::string& said) {
+    REQUIRE(said.size() == sizeof(wire::Preamble) + sizeof(wire::PeerHello));
+    for (size_t part = 0; part + 4 <= target.key.size(); ++part)
+      CHECK_FALSE(has(said, text_of(target.key).substr(part, 4)));
+    for (size_t part = 0; part + 4 <= target.session_id.size(); ++part)
+      CHECK_FALSE(has(said, text_of(target.session_id).substr(part, 4)));
+    CHECK_FALSE(has(said, "QUIT"));
+  };
+  std::vector<std::future<std::string>> answers;  // at the same time, since poold answers late
   for (const auto manner :
        {OtherService::Manner::silent, OtherService::Manner::echoes, OtherService::Manner::talks}) {
-    std::string said[2];
-    for (std::string& one : said) {
-      OtherService service(manner);
-      const wire::PeerTarget target = tempting_target(service.port());
-      const wire::CopyToPeer copy{{0, session.memory(), kSize, kSize, 1, 0, 0}, target};
-      const uint64_t asked = session.send(Command::copy_to_peer, copy, wire::kWantsReply);
-      one = service.serve();
-      CHECK(session.client.receive_reply_to(asked).header.result == CUDA_ERROR_NOT_SUPPORTED);
-      REQUIRE(one.size() == sizeof(wire::Preamble) + sizeof(wire::PeerHello));
-      for (size_t part = 0; part + 4 <= target.key.size(); ++part)
-        CHECK_FALSE(has(one, text_of(target.key).substr(part, 4)));
-      for (size_t part = 0; part + 4 <= target.session_id.size(); ++part)
-        CHECK_FALSE(has(one, text_of(target.session_id).substr(part, 4)));
-      CHECK_FALSE(has(one, "QUIT"));
-    }
-    CHECK(said[0].substr(0, sizeof(wire::Preamble)) == said[1].substr(0, sizeof(wire::Preamble)));
-    for (size_t at = sizeof(wire::Preamble); at + 4 <= said[0].size() - 2 * sizeof(uint32_t); ++at) {
-      CHECK(said[0].substr(at, 4) != said[1].substr(at, 4));
-    }
+    for (int twice = 0; twice < 2; ++twice)
+      answers.push_back(std::async(std::launch::async, [&pool, manner] { return said_to(pool, manner); }));
+  }
+  for (size_t at = 0; at < answers.size(); at += 2) {
+    const std::string one = answers[at].get(), other = answers[at + 1].get();
+    expect_harmless(one);
+    expect_harmless(other);
+    CHECK(one.substr(0, sizeof(wire::Preamble)) == other.substr(0, sizeof(wire::Preamble)));
+    for (size_t part = sizeof(wire::Preamble); part + 4 <= one.size() - 2 * sizeof(uint32_t); ++part)
+      CHECK(one.substr(part, 4) != other.substr(part, 4));
   }
 }
 
 TEST_CASE("a client does not learn from a copy to another server what listens where") {
   Pool pool({}, kLoopback);
-  Session session(pool.poold());
   constexpr std::chrono::milliseconds kLeast{
       2'900};  // server::PeerConnections::kPatience, less the clock's rounding
-  const auto takes_its_time = [&](uint16_t port) {
-    const auto begun = std::chrono::steady_clock::now();
-    CHECK(session.copy_to(tempting_target(port)) == CUDA_ERROR_NOT_SUPPORTED);
-    CHECK(std::chrono::steady_clock::now() - begun >= kLeast);
+  struct Refused {
+    int32_t result = 0;
+    std::chrono::steady_clock::duration after{};
+  };
+  const auto ask = [&](uint16_t port) {
+    return std::async(std::launch::async, [&pool, port] {
+      Session session(pool.poold());
+      const auto begun = std::chrono::steady_clock::now();
+      const int32_t result = session.copy_to(tempting_target(port));
+      const Refused refused{result, std::chrono::steady_clock::now() - begun};
+      session.client.ping();
+      return refused;
+    });
   };
   uint16_t closed = 0;
   {
     const OtherService gone(OtherService::Manner::silent);
     closed = gone.port();
   }
-  takes_its_time(closed);
-  takes_its_time(pool.poold().port());  // a poold without this session
   const OtherService silent(OtherService::Manner::silent);
-  takes_its_time(silent.port());
-  session.client.ping();
+  std::future<Refused> asked[]{ask(closed), ask(pool.poold().port()),  // a poold without this session
+                               ask(silent.port())};
+  for (auto& one : asked) {
+    const Refused refused = one.get();
+    CHECK(refused.result == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(refused.after >= kLeast);
+  }
 }
 
 TEST_CASE("another server sends the copy whose key it has and no other one") {
