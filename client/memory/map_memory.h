@@ -16,7 +16,7 @@ inline CUresult map_memory(Session& session, Context& context, const Device& dev
   wire::Buffer reply;
   const CUresult result = session.call(wire::Command::map_memory, &context, body, reply);
   *mapped = reply.size() == sizeof body.address;
-  return result;
+  return *mapped || result != CUDA_SUCCESS ? result : CUDA_ERROR_UNKNOWN;  // a success without an answer
 }
 
 }  // namespace gpupool::client
