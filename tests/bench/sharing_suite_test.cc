@@ -20,7 +20,6 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
   const QuickRun run = quick_run({"--suite", "sharing"}, std::chrono::minutes(8));
   INFO(run.output);
   for (const std::string way : {"plain", "ex", "cooperative", "library", "fill", "graph"}) {
-    run.value("share_10_90_" + way);
     run.value("share_10_20_30_40_" + way);
   }
   check_between(run, "hard_20_alone", 0, 75);  // percent; 100 without a limit
@@ -44,7 +43,7 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
   CHECK(run.value("latency_critical_p50") > 0);
   CHECK(run.value("best_effort_beside_it") > 0);
   // Values are printed as they are measured, because a whole run takes a quarter of an hour.
-  const size_t first = run.output.find("gpupool-bench: share_10_90_plain0 "),
+  const size_t first = run.output.find("gpupool-bench: share_10_20_30_40_plain0 "),
                last = run.output.find("gpupool-bench: part partitions");
   CHECK(first != std::string::npos);
   CHECK(last != std::string::npos);

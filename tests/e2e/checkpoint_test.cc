@@ -153,11 +153,11 @@ TEST_CASE("a program can be checkpointed again and again") {
 TEST_CASE("a locked program waits for longer than a dead peer may be silent") {
   SmallPool pool({"--dead-peer-timeout", "4"});
   const auto target =
-      pool.start({"computes_until", pool.file("end"), "2"}, {{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}});
+      pool.start({"computes_until", pool.file("end"), "2"}, {{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "5000"}});
   REQUIRE(makes_progress(*target));
   CHECK(pool.act(*target, "lock,checkpoint") ==
         "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
-  ::usleep(12'000'000);
+  ::usleep(8'000'000);
   CHECK(pool.act(*target, "restore,unlock") ==
         "restore: CUDA_SUCCESS, locked\nunlock: CUDA_SUCCESS, running\n");
   CHECK(makes_progress(*target));
