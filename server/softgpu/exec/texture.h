@@ -59,8 +59,8 @@ struct TextureState {
 
 // Returns the value to pass to kernels; 0 if 65536 textures exist.
 uint64_t add_texture(const TextureState& state);
-// Makes the calling thread's next add_texture() return `handle`, a value in use earlier, if its slot is free.
-// Used to restore checkpoints.
+// Makes the calling thread's next add_texture() return `handle`, an earlier value in this process or one of
+// another process, if its slot is free. Used to restore checkpoints and to migrate sessions.
 void set_next_texture(uint64_t handle);
 bool remove_texture(uint64_t handle);
 // Returns null if there is no such texture (or surface).

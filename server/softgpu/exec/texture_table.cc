@@ -1,4 +1,5 @@
 // The table of textures and surfaces, and the texture queries.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <deque>
@@ -46,6 +47,25 @@ Slot* slot_of(uint64_t handle) {
   return chunk ? &(*chunk)[index % kChunkSlots] : nullptr;
 }
 
+// Returns the slot, which no object has.
+Slot& slot_at(Table& all, uint32_t index) {
+  std::atomic<Chunk*>& chunk = all.chunks[index / kChunkSlots];
+  if (!chunk.load(std::memory_order_relaxed)) chunk.store(new Chunk, std::memory_order_release);
+  return (*chunk.load(std::memory_order_relaxed))[index % kChunkSlots];
+}
+
+// Takes the slot of a new object that is to have this handle. Null: it is no handle, or the slot is in use.
+Slot* take_wished(Table& all, uint64_t handle) {
+  const auto index = static_cast<uint32_t>(handle);
+  if (handle >> 56 != kTag >> 56 || index >= kSlots) return nullptr;
+  while (all.used <= index) all.free.push_back(all.used++);
+  if (std::erase(all.free, index) == 0) return nullptr;
+  Slot& slot = slot_at(all, index);
+  const auto generation = static_cast<uint32_t>(handle >> 32) % kGenerations;
+  slot.generation = std::max(slot.generation, generation);  // later objects must not get the handle
+  return &slot;
+}
+
 }  // namespace
 
 void set_next_texture(uint64_t handle) {
@@ -56,19 +76,17 @@ uint64_t add_texture(const TextureState& state) {
   Table& all = table();
   const std::lock_guard guard(all.mutex);
   uint64_t handle = std::exchange(wished, 0);
-  Slot* slot = slot_of(handle);
-  if (!slot || std::erase(all.free, static_cast<uint32_t>(handle)) == 0) {
+  Slot* slot = take_wished(all, handle);
+  if (!slot) {
     uint32_t index;
     if (all.free.size() >= kReuseDelay || (all.used == kSlots && !all.free.empty())) {
       index = all.free.front();
       all.free.pop_front();
     } else {
       if (all.used == kSlots) return 0;
-      if (all.used % kChunkSlots == 0)
-        all.chunks[all.used / kChunkSlots].store(new Chunk, std::memory_order_release);
       index = all.used++;
     }
-    slot = &(*all.chunks[index / kChunkSlots].load(std::memory_order_relaxed))[index % kChunkSlots];
+    slot = &slot_at(all, index);
     slot->generation = (slot->generation + 1) % kGenerations;
     handle = kTag | uint64_t{slot->generation} << 32 | index;
   }

@@ -32,7 +32,7 @@ CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_
   });
 }
 // Not part of CUDA, for poold's workers: sets the value of the calling thread's next object, to recreate
-// objects of a checkpoint.
+// objects of a checkpoint or of another worker's session.
 CUDA_EXPORT void softgpu_wish_texture(unsigned long long object) {
   set_next_texture(object);
 }

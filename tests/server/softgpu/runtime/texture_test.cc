@@ -389,7 +389,10 @@ TEST_CASE_METHOD(ContextFixture, "a texture gets the requested handle if it is f
   CHECK(make() == first);
   CUDA_RESOURCE_DESC found{};
   CHECK(cuTexObjectGetResourceDesc(&found, first) == CUDA_SUCCESS);
-  for (const unsigned long long wild : {0ull, 1ull, ~0ull, first + (1ull << 32), first | 0xffff}) {
+  // Values of another process, whose slots this one has not used yet.
+  for (const unsigned long long other : {first + (3ull << 32) + 0xff00, first | 0xffff})
+    CHECK((softgpu_wish_texture(other), make()) == other);
+  for (const unsigned long long wild : {0ull, 1ull, ~0ull, first + (1ull << 32), first | 0x10000}) {
     softgpu_wish_texture(wild);
     CHECK(make() != wild);
   }
