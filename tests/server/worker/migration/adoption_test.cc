@@ -9,7 +9,7 @@
 #include "protocol/wire/copies.h"
 #include "protocol/wire/migration.h"
 #include "server/worker/migration/command_stream.h"
-#include "tests/fuzz/played_connection.h"
+#include "tests/server/worker/migration/played_source.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 #include "tests/support/recording_connection.h"
@@ -22,30 +22,6 @@ namespace {
 
 constexpr uint64_t kLast = 1000;  // number of the source's last command
 constexpr uint32_t kDataBytes = 64;
-
-// Plays a stream, and keeps the answer.
-class Source final : public transport::Connection {
- public:
-  Source(std::string_view stream, std::string& answer)
-      : played_(std::as_bytes(std::span(stream)), true), answer_(answer) {}
-  Result<size_t> send_some(std::span<const iovec> buffers) override {
-    for (const iovec& buffer : buffers)
-      answer_.append(static_cast<const char*>(buffer.iov_base), buffer.iov_len);
-    return played_.send_some(buffers);
-  }
-  Result<size_t> receive_some(std::span<std::byte> buffer) override { return played_.receive_some(buffer); }
-  Result<Ready> wait(bool receive, bool send, transport::Deadline deadline) override {
-    return played_.wait(receive, send, deadline);
-  }
-  void interrupt() override {}
-  void close() override {}
-  std::string peer() const override { return "the source"; }
-  int release_descriptor() override { return -1; }
-
- private:
-  fuzz::PlayedConnection played_;
-  std::string& answer_;
-};
 
 // What a source sends of a session with a context, memory with data, a stream and an event.
 std::string stream_of_session(uint64_t range_base) {
@@ -80,7 +56,7 @@ Outcome adopt(const std::function<std::string(uint64_t range_base)>& make) {
     stream = make(start.range_base);
     start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) { return Result<void>{}; };
     start.bulk_connections = [&](const BulkSink& session) {
-      if (session) session(std::make_unique<Source>(stream, answer), wire::kAdoptSequence, 0);
+      if (session) session(std::make_unique<PlayedSource>(stream, answer), wire::kAdoptSequence, 0);
     };
   });
   const uint64_t asked = client.send(wire::Command::adopt_session, {}, true, 0);
