@@ -85,6 +85,16 @@ struct PlaceVariable {
   uint64_t address;
 };
 
+// fill_array: the bytes of a part of an array follow, row by row. Only in the stream of adopt_session. `x`
+// and `width` are in bytes.
+struct FillArray {
+  uint64_t array;  // array or mipmapped array
+  uint32_t level;  // of a mipmapped array, else 0
+  uint32_t reserved;
+  uint32_t x, y, z;
+  uint32_t width, height, depth;
+};
+
 static_assert(kIsBody<MigrationWish, 8>);
 static_assert(kIsBody<AdoptedSession, 8>);
 static_assert(kIsBody<AdoptedCommand, 8>);
@@ -93,5 +103,6 @@ static_assert(kIsBody<MigrateSession, 8>);
 static_assert(kIsBody<EndMigration, 24>);
 static_assert(kIsBody<FillVariable, 24>);
 static_assert(kIsBody<PlaceVariable, 8>);
+static_assert(kIsBody<FillArray, 40>);
 
 }  // namespace gpupool::wire

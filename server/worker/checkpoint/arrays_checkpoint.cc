@@ -188,7 +188,8 @@ std::unordered_set<const void*> Arrays::all_parts() const {
 
 // Drivers assign the lowest free number or the most recently freed one, so objects with other numbers are
 // kept until the wanted number comes up, then destroyed.
-CUresult Arrays::make_object_again(const Description& description, bool surface, unsigned long long number) {
+CUresult Arrays::make_object_again(const Description& description, bool surface, unsigned long long number,
+                                   size_t most_others) {
   std::vector<unsigned long long> others;
   CUresult result = CUDA_SUCCESS;
   while (result == CUDA_SUCCESS) {
@@ -197,7 +198,7 @@ CUresult Arrays::make_object_again(const Description& description, bool surface,
     result = make_object(description, surface, &got);
     if (result != CUDA_SUCCESS || got == number) break;
     others.push_back(got);
-    if (others.size() > kMaxTextures) result = CUDA_ERROR_NOT_SUPPORTED;
+    if (others.size() > most_others) result = CUDA_ERROR_NOT_SUPPORTED;
   }
   for (; !others.empty(); others.pop_back()) (void)destroy_object(surface, others.back());
   return result;

@@ -25,7 +25,8 @@ Outcome destroy_array(Session& session, Command& command) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   session.table.unbind(body->array);
-  session.history.destroy(body->array, nullptr);  // parked commands are not noted
+  // Parked commands are not noted by the executor.
+  session.history.note(command.header, std::as_bytes(std::span(&*body, 1)), {}, {.destroys = {body->array}});
   return Outcome::parked();
 }
 

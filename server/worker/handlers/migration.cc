@@ -3,6 +3,7 @@
 
 #include "common/log/log.h"
 #include "server/worker/handlers/commands.h"
+#include "server/worker/migration/array_contents.h"
 #include "server/worker/migration/departure.h"
 #include "server/worker/migration/variables.h"
 
@@ -99,6 +100,7 @@ Outcome migrate_session(Session& session, Command& command) {
     return CUDA_ERROR_NOT_READY;
   }
   if (!await_idle(session, std::chrono::milliseconds(body->patience_ms))) return CUDA_ERROR_NOT_READY;
+  session.scrubber.finish_all();  // replies may wait for it
   const auto sent = session.departure.finish(session.executor.last_sequence());
   session.departure.end();
   if (!sent) return refuse(session, sent.error().message);
@@ -138,6 +140,13 @@ Outcome fill_variable(Session& session, Command& command) {
     return result;
   if (head.offset > found.size || bytes.size() > found.size - head.offset) return CUDA_ERROR_INVALID_VALUE;
   return session.scrubber.copy_in(found.address + head.offset, bytes.data(), bytes.size(), context->device);
+}
+
+Outcome fill_array(Session& session, Command& command) {
+  const auto head = command.body.get<wire::FillArray>();
+  const auto bytes = command.body.get_bytes(command.body.remaining());
+  if (!command.body.finished() || head.reserved != 0) return bad_body();
+  return write_part(session, head, bytes);
 }
 
 }  // namespace gpupool::worker::commands

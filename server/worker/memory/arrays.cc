@@ -145,6 +145,17 @@ CUresult Arrays::for_each_part(
   return result;
 }
 
+std::vector<Arrays::Level> Arrays::levels_of(void* array) {
+  std::vector<Level> levels;
+  const auto found = states_.find(array);
+  if (found == states_.end()) return levels;
+  (void)for_each_part(array, found->second, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+    levels.push_back({part, shape, found->second.context});
+    return CUDA_SUCCESS;
+  });
+  return levels;
+}
+
 CUresult Arrays::level(CUarray* part, CUmipmappedArray whole, unsigned number) const {
   const auto found = states_.find(whole);
   if (found == states_.end() || number >= found->second.levels.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -236,7 +247,12 @@ CUresult Arrays::create_object(Description description, bool surface, unsigned l
   ContextState* const context = contexts_.current();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (objects_.size() >= kMaxTextures) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = make_object(description, surface, number);
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (expected_object_ && !objects_.contains({context, surface, *expected_object_})) {
+    *number = *expected_object_;
+    result = make_object_again(description, surface, *number, kMostOtherTextures);
+  }
+  if (result != CUDA_SUCCESS) result = make_object(description, surface, number);
   if (result != CUDA_SUCCESS) return result;
   const CUresourcetype kind = description.resource.resType;
   Object& made = objects_[{context, surface, *number}];

@@ -24,6 +24,8 @@ namespace gpupool::worker {
 constexpr size_t kMaxArrays = 1u << 20;
 // Limit of texture and surface objects per session; as many as a device supports.
 constexpr size_t kMaxTextures = 1u << 20;
+// Most objects that are made to get one with the number that another worker's driver has assigned.
+constexpr size_t kMostOtherTextures = 1u << 16;
 
 class Arrays {
  public:
@@ -46,6 +48,9 @@ class Arrays {
   CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource,
                           const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view);
   CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC& resource);
+  // Sets the number that the next texture or surface object is to have; it gets another one if the driver
+  // does not assign this one. nullopt: any.
+  void expect_object(std::optional<unsigned long long> number) { expected_object_ = number; }
   // Destroying an object takes two steps: forget_object() removes it from the table and returns false if the
   // current context has no object with this number; destroy_object() then calls the driver.
   bool forget_object(bool surface, unsigned long long number);
@@ -59,6 +64,13 @@ class Arrays {
   // Records that a texture or surface reference names the array or one of its levels; such an array cannot be
   // checkpointed.
   void mark_named_by_reference(void* array);
+  struct Level {
+    CUarray array;
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    ContextState* context;
+  };
+  // The array itself, or the levels of a mipmapped array. Empty: unknown.
+  std::vector<Level> levels_of(void* array);
   // Destroys all objects of a context that is about to be destroyed.
   void drop_objects(const ContextState& context);
 
@@ -104,8 +116,10 @@ class Arrays {
                          const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit);
   CUresult create_object(Description description, bool surface, unsigned long long* number);
   CUresult make_object(const Description& description, bool surface, unsigned long long* number);
-  // Creates the object and ensures that the driver assigns the given number.
-  CUresult make_object_again(const Description& description, bool surface, unsigned long long number);
+  // Creates the object and ensures that the driver assigns the given number, after at most `most_others`
+  // other ones.
+  CUresult make_object_again(const Description& description, bool surface, unsigned long long number,
+                             size_t most_others = kMaxTextures);
   std::unordered_set<const void*> all_parts() const;
   bool driver_reuses_handle(const Description& description, bool surface);
   bool driver_reuses_handles();
@@ -122,6 +136,7 @@ class Arrays {
   std::unordered_map<void*, ArrayState> pending_destruction_;
   Objects objects_;
   std::unordered_map<CUtexref, const ContextState*> references_;
+  std::optional<unsigned long long> expected_object_;
 };
 
 }  // namespace gpupool::worker

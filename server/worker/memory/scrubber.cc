@@ -10,11 +10,11 @@
 namespace gpupool::worker {
 namespace {
 
-CUDA_MEMCPY3D whole(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+CUDA_MEMCPY3D copy_of(const Scrubber::Box& box) {
   CUDA_MEMCPY3D copy{};
-  copy.WidthInBytes = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
-  copy.Height = std::max<size_t>(shape.Height, 1);
-  copy.Depth = std::max<size_t>(shape.Depth, 1);
+  copy.WidthInBytes = box.width;
+  copy.Height = box.height;
+  copy.Depth = box.depth;
   return copy;
 }
 
@@ -79,11 +79,29 @@ CUresult Scrubber::copy_in(CUdeviceptr to, const std::byte* from, uint64_t size,
   return run(device, [&](CUstream stream) { return api_.cuMemcpyHtoDAsync_v2(to, from, size, stream); });
 }
 
+Scrubber::Box Scrubber::box_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  return {.width = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels),
+          .height = std::max<uint64_t>(shape.Height, 1),
+          .depth = std::max<uint64_t>(shape.Depth, 1)};
+}
+
 CUresult Scrubber::copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device) {
+  return copy_out(to, from, box_of(shape), device);
+}
+
+CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape,
+                           int device) {
+  return copy_in(to, from, box_of(shape), device);
+}
+
+CUresult Scrubber::copy_out(std::byte* to, CUarray from, const Box& box, int device) {
   if (!api_.cuMemcpy3DAsync_v2) return CUDA_ERROR_NOT_SUPPORTED;
-  CUDA_MEMCPY3D copy = whole(shape);
+  CUDA_MEMCPY3D copy = copy_of(box);
   copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.srcArray = from;
+  copy.srcXInBytes = box.x;
+  copy.srcY = box.y;
+  copy.srcZ = box.z;
   copy.dstMemoryType = CU_MEMORYTYPE_HOST;
   copy.dstHost = to;
   copy.dstPitch = copy.WidthInBytes;
@@ -91,16 +109,18 @@ CUresult Scrubber::copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESC
   return run(device, [&](CUstream stream) { return api_.cuMemcpy3DAsync_v2(&copy, stream); });
 }
 
-CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape,
-                           int device) {
+CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const Box& box, int device) {
   if (!api_.cuMemcpy3DAsync_v2) return CUDA_ERROR_NOT_SUPPORTED;
-  CUDA_MEMCPY3D copy = whole(shape);
+  CUDA_MEMCPY3D copy = copy_of(box);
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
   copy.srcHost = from;
   copy.srcPitch = copy.WidthInBytes;
   copy.srcHeight = copy.Height;
   copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.dstArray = to;
+  copy.dstXInBytes = box.x;
+  copy.dstY = box.y;
+  copy.dstZ = box.z;
   return run(device, [&](CUstream stream) { return api_.cuMemcpy3DAsync_v2(&copy, stream); });
 }
 

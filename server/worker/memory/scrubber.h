@@ -68,6 +68,14 @@ class Scrubber {
   // Copy between an array of the current context and cuda::array_bytes() bytes of ordinary memory.
   CUresult copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
   CUresult copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
+  // The same for a part of an array. `x` and `width` are in bytes.
+  struct Box {
+    uint64_t x = 0, y = 0, z = 0, width = 0, height = 0, depth = 0;
+  };
+  CUresult copy_out(std::byte* to, CUarray from, const Box& box, int device);
+  CUresult copy_in(CUarray to, const std::byte* from, const Box& box, int device);
+  // All of an array.
+  static Box box_of(const CUDA_ARRAY3D_DESCRIPTOR& shape);
   // Call before the context is destroyed.
   void leave(ContextState& context);
 

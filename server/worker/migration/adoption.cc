@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "protocol/calls/row_ids.h"
 #include "protocol/wire/commands.h"
-#include "server/worker/migration/command_stream.h"
 #include "server/worker/migration/departure.h"
 #include "server/worker/migration/history_rules.h"
 #include "server/worker/session/session.h"
@@ -58,6 +58,15 @@ Result<uint64_t> Adoption::run() {
   return adopted;
 }
 
+// Kernels get textures and surfaces as numbers, which the program may have stored anywhere.
+void Adoption::expect_object(const CommandReceiver::Received& command) {
+  const uint16_t id = command.header.id;
+  if (!command.checks || (id != cuda::row_id::cuTexObjectCreate && id != cuda::row_id::cuSurfObjectCreate))
+    return;
+  wire::Reader reader(command.expected);
+  session_.arrays.expect_object(reader.get<unsigned long long>());
+}
+
 Result<uint64_t> Adoption::execute_all(transport::Connection& source) {
   CommandReceiver in(source);
   bool copying = false;
@@ -89,9 +98,14 @@ Result<uint64_t> Adoption::execute_all(transport::Connection& source) {
       if (std::exchange(copying, false) && !await_idle(session_, kCopyTime))
         return Error{ErrorCode::lost, "the copies to the device did not end"};
     }
+    expect_object(*received);
     const auto result = session_.executor.execute_adopted(received->header, received->body);
+    session_.arrays.expect_object(std::nullopt);
     if (!result) return Error{ErrorCode::malformed, name + ": malformed"};
     if (*result != CUDA_SUCCESS) return Error{ErrorCode::refused, name + ": " + error_text(*result)};
+    // The next command may need what a destroyed array was charged.
+    if (id == wire::Command::destroy_array && !await_idle(session_, kCopyTime))
+      return Error{ErrorCode::lost, "an array could not be destroyed"};
     const auto reply = std::span<const std::byte>(session_.replies.body);
     if (received->checks && !std::ranges::equal(reply, received->expected))
       return Error{ErrorCode::refused, name + ": the result differs from the one that the program knows"};

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "protocol/transport/transport.h"
+#include "server/worker/migration/command_stream.h"
 
 namespace gpupool::worker {
 
@@ -29,6 +30,7 @@ class Adoption {
 
  private:
   Result<uint64_t> execute_all(transport::Connection& source);
+  void expect_object(const CommandReceiver::Received& command);
 
   Session& session_;
   std::mutex mutex_;  // guards the rest

@@ -54,6 +54,11 @@ __attribute__((target("avx2"))) void hash_blocks_avx2(const std::byte* data, siz
 
 }  // namespace
 
+bool is_all_zero(std::span<const std::byte> bytes) {
+  return bytes.empty() ||
+         (bytes[0] == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
 HashKeys::HashKeys() : words_(kWords) {
   const size_t bytes = words_.size() * sizeof(uint32_t);
   for (size_t done = 0; done < bytes;) {

@@ -5,12 +5,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/result.h"
 #include "server/worker/device/device_api.h"
 
 namespace gpupool::worker {
+
+// Memory of zeros need not be sent, because new memory is zero at the target.
+bool is_all_zero(std::span<const std::byte> bytes);
 
 constexpr uint64_t kHashedBlock = 64 * 1024;  // bytes
 using BlockHash = std::array<uint64_t, 2>;

@@ -11,6 +11,7 @@
 #include "protocol/wire/commands.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/handlers/call_rows.h"
+#include "server/worker/migration/array_contents.h"
 #include "server/worker/migration/history_rules.h"
 #include "server/worker/session/session.h"
 
@@ -53,11 +54,13 @@ void Departure::begin(const Connect& connect, bool to_file, Settled settled) {
   attempt_ = std::make_shared<Attempt>(session_.counters.migrated_bytes, to_file);
   beginning_ = true;
   add_addresses();
-  // Contexts first: mapping memory needs them, and other commands may need mapped memory. The rounds begin
-  // when all of it has been added.
-  add_history(true);
+  // Contexts first: mapping memory needs them, and other commands may need mapped memory. Textures on memory
+  // last: the history has the mapping that is there now, perhaps behind the texture. The rounds begin when
+  // all of it has been added.
+  add_history(Stage::contexts);
   add_new_mappings();
-  add_history(false);
+  add_history(Stage::others);
+  add_history(Stage::on_memory);
   beginning_ = false;
   session_.history.observe([this](const History::Entry& entry) { add_entry(entry); });
   if (!status_) return settled(status_);
@@ -139,6 +142,7 @@ Result<void> Departure::send_rest(uint64_t* bytes) {
   if (!status_) return status_;
   if (auto sent = attempt_->target.send_added(); !sent) return sent;
   if (auto sent = rounds_.finish(attempt_->target, attempt_->to_file, bytes); !sent) return sent;
+  if (auto sent = send_arrays(session_, attempt_->target, bytes); !sent) return sent;
   if (auto sent = send_variables(); !sent) return sent;
   return send_records();
 }
@@ -175,9 +179,14 @@ void Departure::add_addresses() {
        true});
 }
 
-void Departure::add_history(bool contexts) {
+Departure::Stage Departure::stage_of(const History::Entry& entry) {
+  if (makes_context(entry.header.id)) return Stage::contexts;
+  return entry.effect.names_memory ? Stage::on_memory : Stage::others;
+}
+
+void Departure::add_history(Stage stage) {
   session_.history.for_each([&](const History::Entry& entry) {
-    if (makes_context(entry.header.id) != contexts) return;
+    if (stage_of(entry) != stage) return;
     // Other objects may need a module that the program has unloaded; its variables cannot be found any more.
     if (entry.image && is_loaded(entry)) add_places_of_variables(entry);
     add_command(entry);

@@ -84,7 +84,9 @@ class Departure {
   void add(OutgoingCommand command);
   void add(wire::Command id, uint64_t context, std::span<const std::byte> body);
   void add_addresses();
-  void add_history(bool contexts);
+  enum class Stage { contexts, others, on_memory };
+  static Stage stage_of(const History::Entry& entry);
+  void add_history(Stage stage);
   bool is_loaded(const History::Entry& load) const;
   void add_command(const History::Entry& entry);
   void add_entry(const History::Entry& entry);

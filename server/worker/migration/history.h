@@ -49,6 +49,7 @@ struct HistoryEffect {
   std::string setting;
   bool forgets_setting = false;  // only removes the earlier command
   bool checks_reply = false;     // the program has seen the reply: it must be the same again
+  bool names_memory = false;     // the command needs memory that is mapped now, perhaps by later commands
   const char* obstacle =
       nullptr;  // what cannot migrate, while the objects in `makes` exist; without any: for good
 };

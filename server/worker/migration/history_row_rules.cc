@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "protocol/calls/handles.h"
+#include "protocol/calls/parameter.h"
 #include "protocol/calls/roles.h"
 #include "protocol/calls/row_ids.h"
 #include "server/worker/handlers/call_rows.h"
@@ -49,14 +50,25 @@ struct Obstacle {
   const char* obstacle;
 };
 constexpr Obstacle kObstacles[] = {
-    {"cuTexObjectCreate", kArrayObstacle}, {"cuSurfObjectCreate", kArrayObstacle},
-    {"cuMulticastCreate", kMulticast},     {"cuMulticastAddDevice", kMulticast},
-    {"cuMulticastBindMem", kMulticast},    {"cuMulticastBindAddr", kMulticast},
+    {"cuMulticastCreate", kMulticast},  {"cuMulticastAddDevice", kMulticast},
+    {"cuMulticastBindMem", kMulticast}, {"cuMulticastBindAddr", kMulticast},
     {"cuMulticastUnbind", kMulticast},
 };
 
-// Rows that leave the session's objects and their settings as they are: queries, work, and changes of
-// textures, which do not migrate.
+// Rows of texture and surface objects, which have numbers of the device's instead of handles. The history
+// keeps them as settings of their context.
+struct ObjectRow {
+  std::string_view name, object;
+  bool creates;
+};
+constexpr ObjectRow kObjectRows[] = {
+    {"cuTexObjectCreate", "texture", true},
+    {"cuTexObjectDestroy", "texture", false},
+    {"cuSurfObjectCreate", "surface", true},
+    {"cuSurfObjectDestroy", "surface", false},
+};
+
+// Rows that leave the session's objects and their settings as they are: queries and work.
 constexpr std::string_view kUnrecorded[] = {
     "cuCtxGetLimit",
     "cuCtxGetCacheConfig",
@@ -100,13 +112,14 @@ constexpr std::string_view kUnrecorded[] = {
     "cuEventElapsedTime_v2",
     "cuFuncGetAttribute",
     "cuKernelGetAttribute",
-    "cuTexObjectDestroy",
-    "cuSurfObjectDestroy",
+    "cuArrayGetSparseProperties",
+    "cuMipmappedArrayGetSparseProperties",
+    "cuArrayGetMemoryRequirements",
+    "cuMipmappedArrayGetMemoryRequirements",
 };
 
 constexpr bool cannot_migrate(cuda::Kind kind) {
-  return kind == cuda::Kind::array || kind == cuda::Kind::mipmapped_array ||
-         kind == cuda::Kind::texture_reference || kind == cuda::Kind::surface_reference;
+  return kind == cuda::Kind::texture_reference || kind == cuda::Kind::surface_reference;
 }
 
 constexpr const Setter* find_setter(std::string_view name) {
@@ -122,6 +135,13 @@ constexpr const char* find_obstacle(std::string_view name) {
   return nullptr;
 }
 
+constexpr const ObjectRow* find_object_row(std::string_view name) {
+  for (const ObjectRow& one : kObjectRows) {
+    if (one.name == name) return &one;
+  }
+  return nullptr;
+}
+
 namespace rows {
 using namespace cuda::role;
 using cuda::Kind;
@@ -131,7 +151,8 @@ constexpr bool is_listed(std::string_view name) {
   for (const std::string_view unrecorded : kUnrecorded) {
     if (unrecorded == name) return true;
   }
-  return find_setter(name) || find_obstacle(name) || name == kMemoryMap || name == kMemoryUnmap;
+  return find_setter(name) || find_obstacle(name) || find_object_row(name) || name == kMemoryMap ||
+         name == kMemoryUnmap;
 }
 // Queries whose answers the client keeps change nothing.
 constexpr bool is_query(Mode mode) {
@@ -150,7 +171,7 @@ constexpr bool kRowNamesUnmovable = (kNamesUnmovable<Roles> || ...);
                     kRowNamesUnmovable<__VA_ARGS__> || is_listed(#name),                                   \
                 #name                                                                                      \
                 ": a migration must know whether this row changes objects or settings: add "               \
-                "it to kSetters, kObstacles or kUnrecorded");
+                "it to kSetters, kObstacles, kObjectRows or kUnrecorded");
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/calls/calls.def"
@@ -161,6 +182,7 @@ constexpr bool kRowNamesUnmovable = (kNamesUnmovable<Roles> || ...);
 
 struct RowRule {
   const Setter* setter = nullptr;
+  const ObjectRow* object = nullptr;
   bool maps = false, unmaps = false;
   const char* obstacle = nullptr;
   bool counts = false;  // changes the history
@@ -169,10 +191,12 @@ struct RowRule {
 RowRule rule_of(const CallRow& row) {
   const std::string_view name = row.name;
   RowRule rule{.setter = find_setter(name),
+               .object = find_object_row(name),
                .maps = name == kMemoryMap,
                .unmaps = name == kMemoryUnmap,
                .obstacle = find_obstacle(name)};
-  rule.counts = rule.setter || rule.maps || rule.unmaps || rule.obstacle || row.makes || row.destroys;
+  rule.counts =
+      rule.setter || rule.object || rule.maps || rule.unmaps || rule.obstacle || row.makes || row.destroys;
   return rule;
 }
 
@@ -194,6 +218,27 @@ std::string selected(const Setter& setter, std::span<const std::byte> body) {
   return text;
 }
 
+HistoryEffect effect_on_object(const ObjectRow& row, uint64_t context, std::span<const std::byte> body,
+                               std::span<const std::byte> reply) {
+  HistoryEffect effect;
+  wire::Reader arguments(body), results(reply);
+  const auto number = row.creates ? results.get<uint64_t>() : arguments.get<uint64_t>();
+  effect.configures = context;
+  effect.setting = std::string(row.object) + " " + std::to_string(number);
+  effect.forgets_setting = !row.creates;
+  if (!row.creates) return effect;
+  effect.checks_reply = true;
+  arguments.get_bytes(2);  // whether the first two parameters are present
+  const auto resource = arguments.get<CUDA_RESOURCE_DESC>();
+  if (resource.resType == CU_RESOURCE_TYPE_ARRAY)
+    effect.uses.push_back(cuda::handle_bits(resource.res.array.hArray));
+  else if (resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
+    effect.uses.push_back(cuda::handle_bits(resource.res.mipmap.hMipmappedArray));
+  else
+    effect.names_memory = true;
+  return effect;
+}
+
 }  // namespace
 
 bool row_changes_history(uint16_t id) {
@@ -201,18 +246,20 @@ bool row_changes_history(uint16_t id) {
   return row && row_rules()[*row].counts;
 }
 
-HistoryEffect effect_of_row(const wire::CommandHeader& header, std::span<const std::byte> body) {
+HistoryEffect effect_of_row(const wire::CommandHeader& header, std::span<const std::byte> body,
+                            std::span<const std::byte> reply) {
   HistoryEffect effect;
   const auto index = find_row(header.id);
   CallObjects objects;
   if (!index || !call_rows()[*index].objects(wire::Reader(body), objects)) return effect;
   const RowRule& rule = row_rules()[*index];
+  if (rule.object) return effect_on_object(*rule.object, header.context, body, reply);
   effect.makes.assign(objects.made.begin(), objects.made.end());
   effect.destroys.assign(objects.destroyed.begin(), objects.destroyed.end());
   effect.uses.assign(objects.named.begin(), objects.named.end());
   effect.obstacle = rule.obstacle;
   for (const uint64_t made : effect.makes) {
-    if (cannot_migrate(cuda::kind_of(made))) effect.obstacle = kArrayObstacle;
+    if (cannot_migrate(cuda::kind_of(made))) effect.obstacle = kReferenceObstacle;
   }
   wire::Reader reader(body);
   if (rule.maps) effect.makes.push_back(History::mapped_key(reader.get<uint64_t>()));

@@ -12,13 +12,14 @@
 
 namespace gpupool::worker {
 
-inline constexpr const char* kArrayObstacle = "arrays, textures or surfaces";
+inline constexpr const char* kReferenceObstacle = "texture or surface references";
 
 // False for rows that never change the history.
 bool row_changes_history(uint16_t id);
 
 // The effect of a row that was executed with success.
-HistoryEffect effect_of_row(const wire::CommandHeader& header, std::span<const std::byte> body);
+HistoryEffect effect_of_row(const wire::CommandHeader& header, std::span<const std::byte> body,
+                            std::span<const std::byte> reply);
 
 // The event that a row records; nullopt: it records none.
 std::optional<uint64_t> recorded_event(uint16_t id, wire::Reader body);

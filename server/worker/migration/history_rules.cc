@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "protocol/calls/handles.h"
+#include "protocol/calls/parameter.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
@@ -38,6 +39,12 @@ bool belongs_to_context(uint64_t handle) {
   }
 }
 
+// The arrays that a copy names by their handles.
+void add_arrays(const CUDA_MEMCPY3D& copy, HistoryEffect& effect) {
+  if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY) effect.uses.push_back(cuda::handle_bits(copy.srcArray));
+  if (copy.dstMemoryType == CU_MEMORYTYPE_ARRAY) effect.uses.push_back(cuda::handle_bits(copy.dstArray));
+}
+
 // The objects that a graph's node names. Returns false if the node is malformed.
 bool add_node(wire::Reader& reader, HistoryEffect& effect) {
   const auto node = reader.get<wire::GraphNode>();
@@ -52,7 +59,7 @@ bool add_node(wire::Reader& reader, HistoryEffect& effect) {
     case wire::GraphNodeKind::event_record:
     case wire::GraphNodeKind::event_wait: effect.uses.push_back(body.get<wire::GraphEvent>().event); break;
     case wire::GraphNodeKind::copy:
-      if (node.body_bytes != sizeof(wire::GraphCopy)) effect.obstacle = kArrayObstacle;
+      if (node.body_bytes == sizeof(CUDA_MEMCPY3D)) add_arrays(body.get<CUDA_MEMCPY3D>(), effect);
       break;
     case wire::GraphNodeKind::conditional: {
       const auto conditional = body.get<wire::GraphConditional>();
@@ -82,7 +89,7 @@ class CommandEffect {
       : id_(id), body_(body), reader_(body), context_remains_(context_remains) {}
 
   HistoryEffect get() {
-    (void)(on_contexts() || on_code() || on_graphs() || on_what_cannot_migrate());
+    (void)(on_contexts() || on_code() || on_graphs() || on_arrays() || on_what_cannot_migrate());
     return std::move(effect_);
   }
 
@@ -177,6 +184,17 @@ class CommandEffect {
     }
   }
 
+  bool on_arrays() {
+    switch (id_) {
+      case Id::array_part: {
+        const auto part = reader_.get<wire::ArrayPart>();
+        return makes(part.handle, part.whole);
+      }
+      case Id::destroy_array: return destroys(reader_.get<wire::DestroyArray>().array);
+      default: return false;
+    }
+  }
+
   bool on_what_cannot_migrate() {
     switch (id_) {
       case Id::share_host_memory:
@@ -184,14 +202,9 @@ class CommandEffect {
         return makes(kHostMemory | reader_.get<wire::ShareHostMemory>().memory);
       case Id::release_host_memory:
         return destroys(kHostMemory | reader_.get<wire::ReleaseHostMemory>().memory);
-      case Id::array_part: {
-        const auto part = reader_.get<wire::ArrayPart>();
-        cannot_migrate(kArrayObstacle);
-        return makes(part.handle, part.whole);
-      }
       case Id::get_reference: {
         const auto reference = reader_.get<wire::GetReference>();
-        cannot_migrate(kArrayObstacle);
+        cannot_migrate(kReferenceObstacle);
         return makes(reference.handle, reference.module);
       }
       case Id::describe_resources:
@@ -237,6 +250,7 @@ constexpr Id kRecordedCommands[] = {
     Id::share_host_memory,
     Id::release_host_memory,
     Id::array_part,
+    Id::destroy_array,
     Id::get_reference,
     Id::describe_resources,
     Id::export_memory,
@@ -284,7 +298,6 @@ constexpr Id kUnrecordedCommands[] = {
     Id::add_link_input,
     Id::complete_link,
     Id::linked_image,
-    Id::destroy_array,
     Id::set_border_color,
     // The session itself, and migrations.
     Id::goodbye,
@@ -295,6 +308,7 @@ constexpr Id kUnrecordedCommands[] = {
     Id::end_migration,
     Id::fill_variable,
     Id::place_variable,
+    Id::fill_array,
 };
 
 template <size_t N>
@@ -327,9 +341,9 @@ bool changes_history(uint16_t command) {
 }
 
 HistoryEffect effect_of(const wire::CommandHeader& header, std::span<const std::byte> body,
-                        bool context_remains) {
+                        std::span<const std::byte> reply, bool context_remains) {
   HistoryEffect effect = header.id < wire::kFirstCommand
-                             ? effect_of_row(header, body)
+                             ? effect_of_row(header, body, reply)
                              : CommandEffect(static_cast<Id>(header.id), body, context_remains).get();
   if (header.context == 0) return effect;
   effect.uses.push_back(header.context);

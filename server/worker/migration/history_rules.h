@@ -17,6 +17,6 @@ bool changes_history(uint16_t command);
 // The effect of a command that was executed with success. `body` was checked by its handler.
 // `context_remains`: of a command that releases or resets a primary context: whether it still exists.
 HistoryEffect effect_of(const wire::CommandHeader& header, std::span<const std::byte> body,
-                        bool context_remains);
+                        std::span<const std::byte> reply, bool context_remains);
 
 }  // namespace gpupool::worker

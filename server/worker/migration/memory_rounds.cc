@@ -21,11 +21,6 @@ Error device_error(const char* doing, CUresult result) {
   return {ErrorCode::unavailable, std::string(doing) + " device memory: " + error_text(result)};
 }
 
-bool is_all_zero(std::span<const std::byte> bytes) {
-  return bytes.empty() ||
-         (bytes[0] == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
-}
-
 }  // namespace
 
 // Marks what is read while it exists. find() again afterwards: the memory may have been forgotten.

@@ -295,7 +295,8 @@ void Executor::note(const Command& command, wire::Reader body) {
   const auto bytes = body.get_bytes(body.remaining());
   wire::Reader reader(bytes);
   const bool context_remains = session_.contexts.find(reader.get<uint64_t>()) != nullptr;
-  session_.history.note(header, bytes, session_.replies.body, effect_of(header, bytes, context_remains));
+  const std::span<const std::byte> reply = session_.replies.body;
+  session_.history.note(header, bytes, reply, effect_of(header, bytes, reply, context_remains));
 }
 
 Outcome Executor::execute(Command& command) {

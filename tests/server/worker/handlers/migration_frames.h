@@ -21,11 +21,14 @@ inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t 
   adopting.port = 9700;
   auto fill = named(wire::FillVariable{module, 0, sizeof(uint64_t)}, "variable");
   wire::Writer(fill).put(uint64_t{0});
+  auto part = bytes_of(wire::FillArray{cuda::make_handle(cuda::Kind::array, 1, 600), 0, 0, 0, 0, 0, 4, 1, 1});
+  wire::Writer(part).put(uint32_t{0});
   return {{id(Command::adopt_session), {}},
           {id(Command::begin_migration), bytes_of(wire::BeginMigration{file})},
           {id(Command::begin_migration), bytes_of(wire::BeginMigration{adopting})},
           {id(Command::migrate_session), bytes_of(wire::MigrateSession{0, 0})},
           {id(Command::fill_variable), fill},
+          {id(Command::fill_array), part},
           {id(Command::place_variable), named(wire::PlaceVariable{1 << 20}, "variable")},
           {id(Command::end_migration), named(wire::EndMigration{}, "reason")},
           {id(Command::goodbye), {}}};

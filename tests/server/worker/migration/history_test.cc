@@ -3,6 +3,7 @@
 #include "server/worker/migration/history.h"
 
 #include "protocol/calls/handles.h"
+#include "protocol/calls/parameter.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
@@ -54,7 +55,7 @@ struct Recorder {
     (writer.put(values), ...);
     REQUIRE(changes_history(id));
     const wire::CommandHeader header{.id = id, .context = context, .sequence = ++sequence};
-    history.note(header, body, {}, effect_of(header, body, false));
+    history.note(header, body, reply, effect_of(header, body, reply, false));
   }
   template <class Body, class... More>
   void command(Id id, const Body& body, uint64_t context = kContext, const More&... more) {
@@ -86,6 +87,7 @@ struct Recorder {
   using Numbers = std::vector<uint64_t>;
 
   History history;
+  wire::Buffer reply;  // to the next commands
   uint64_t sequence = 0;
 };
 using Numbers = Recorder::Numbers;
@@ -252,16 +254,91 @@ TEST_CASE("records of events are recognized by their rows") {
 #endif
 }
 
-TEST_CASE("arrays and textures are obstacles") {
-  for (const char* name : {"cuArray3DCreate_v2", "cuTexRefCreate"}) {
-    Recorder recorder;
-    const bool array = std::string_view(name) == "cuArray3DCreate_v2";
-    if (array)
-      recorder.call(name, handle(Kind::array, 50), uint8_t{0});
-    else
-      recorder.call(name, handle(Kind::texture_reference, 50));
-    CHECK(recorder.history.obstacle() != nullptr);
+namespace {
+
+// Textures, surfaces and the arrays that they are on.
+struct ArrayRecorder : Recorder {
+  ArrayRecorder() {
+    call("cuArray3DCreate_v2", kArray, uint8_t{1}, CUDA_ARRAY3D_DESCRIPTOR{});
+    call("cuMipmappedArrayCreate", kLevels, uint8_t{1}, CUDA_ARRAY3D_DESCRIPTOR{}, 3u);
+    command(Id::array_part, wire::ArrayPart{kLevel, kLevels, 1, 0});
   }
+  void make_object(const char* row, uint64_t number, const CUDA_RESOURCE_DESC& resource) {
+    reply = wire::Buffer();
+    wire::Writer(reply).put(number);
+    call(row, uint8_t{1}, uint8_t{1}, resource);
+    reply = wire::Buffer();
+  }
+  static CUDA_RESOURCE_DESC on_array(uint64_t array) {
+    CUDA_RESOURCE_DESC resource{};
+    resource.resType = CU_RESOURCE_TYPE_ARRAY;
+    resource.res.array.hArray = cuda::handle_from_bits<CUarray>(array);
+    return resource;
+  }
+  static constexpr uint64_t kArray = handle(Kind::array, 50), kLevels = handle(Kind::mipmapped_array, 51),
+                            kLevel = handle(Kind::array, 52);
+};
+
+}  // namespace
+
+TEST_CASE("arrays stay until they are destroyed, with their levels") {
+  ArrayRecorder recorder;
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4});
+  CHECK(recorder.history.obstacle() == nullptr);
+  recorder.command(Id::destroy_array, wire::DestroyArray{ArrayRecorder::kArray});
+  CHECK(recorder.kept() == Numbers{1, 3, 4});
+  recorder.command(Id::destroy_array, wire::DestroyArray{ArrayRecorder::kLevels});
+  CHECK(recorder.kept() == Numbers{1});
+}
+
+TEST_CASE("textures and surfaces are known by their numbers, in their contexts") {
+  ArrayRecorder recorder;
+  const auto resource = ArrayRecorder::on_array(ArrayRecorder::kLevel);
+  recorder.make_object("cuTexObjectCreate", 7, resource);
+  recorder.make_object("cuSurfObjectCreate", 7, resource);
+  recorder.make_object("cuTexObjectCreate", 8, CUDA_RESOURCE_DESC{CU_RESOURCE_TYPE_LINEAR, {}, 0});
+  std::vector<std::pair<bool, bool>> seen;  // whether replies are compared, and whether they need memory
+  recorder.history.for_each([&](const History::Entry& entry) {
+    if (entry.reply.size() == sizeof(uint64_t))
+      seen.emplace_back(entry.effect.checks_reply, entry.effect.names_memory);
+  });
+  CHECK(seen == std::vector<std::pair<bool, bool>>{{true, false}, {true, false}, {true, true}});
+  recorder.call("cuTexObjectDestroy", uint64_t{7});
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 6, 7});
+  recorder.call("cuTexObjectDestroy", uint64_t{8});
+  recorder.call("cuSurfObjectDestroy", uint64_t{7});
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4});
+  recorder.make_object("cuTexObjectCreate", 9, resource);
+  recorder.command(Id::reset_primary_context, wire::PrimaryContext{kContext, 0, 0}, 0);
+  CHECK(recorder.kept().empty());
+}
+
+TEST_CASE("a destroyed array stays while a texture or a graph names it") {
+  ArrayRecorder recorder;
+  recorder.make_object("cuTexObjectCreate", 7, ArrayRecorder::on_array(ArrayRecorder::kLevel));
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.srcArray = cuda::handle_from_bits<CUarray>(ArrayRecorder::kArray);
+  const wire::GraphNode node{wire::GraphNodeKind::copy, 0, sizeof copy, 0, kContext};
+  recorder.command(Id::graph_nodes, wire::GraphNodes{kGraph, 1, 0}, kContext, node, copy);
+  recorder.command(Id::instantiate_graph, wire::InstantiateGraph{kGraph, kExec, 0});
+  recorder.command(Id::destroy_array, wire::DestroyArray{ArrayRecorder::kArray});
+  recorder.command(Id::destroy_array, wire::DestroyArray{ArrayRecorder::kLevels});
+  CHECK(recorder.history.obstacle() == nullptr);
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK_FALSE(recorder.history.exists(ArrayRecorder::kArray));
+  recorder.command(Id::destroy_graph, wire::DestroyGraph{kExec});
+  CHECK(recorder.kept() == Numbers{1, 3, 4, 5, 9});
+  recorder.call("cuTexObjectDestroy", uint64_t{7});
+  CHECK(recorder.kept() == Numbers{1});
+}
+
+TEST_CASE("texture references are obstacles") {
+  Recorder recorder;
+  recorder.call("cuTexRefCreate", handle(Kind::texture_reference, 50));
+  CHECK(recorder.history.obstacle() != nullptr);
+  recorder.call("cuTexRefDestroy", handle(Kind::texture_reference, 50));
+  CHECK(recorder.history.obstacle() == nullptr);
 }
 
 // The compiler checks that each command is in one of the lists of history_rules.cc.
@@ -269,7 +346,7 @@ TEST_CASE("a command has an effect if it changes the history, and none otherwise
   const std::vector<std::byte> zeros(256);
   for (const auto& [id, name] : kCommands) {
     INFO(name);
-    const HistoryEffect effect = effect_of({.id = id}, zeros, false);
+    const HistoryEffect effect = effect_of({.id = id}, zeros, {}, false);
     const bool has_effect = !effect.makes.empty() || !effect.destroys.empty() || !effect.setting.empty() ||
                             effect.obstacle != nullptr;
     CHECK(has_effect == changes_history(id));

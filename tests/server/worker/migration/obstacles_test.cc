@@ -12,9 +12,7 @@ using wire::Command;
 
 namespace {
 
-constexpr uint64_t kArray = make_handle(Kind::array, 1, 600),
-                   kLevels = make_handle(Kind::mipmapped_array, 1, 601),
-                   kLevel = make_handle(Kind::array, 1, 602);
+constexpr uint64_t kReference = make_handle(Kind::texture_reference, 1, 600);
 
 struct MigratingClient : TestClient {
   MigratingClient()
@@ -31,22 +29,16 @@ struct MigratingClient : TestClient {
     CHECK(answer.header.result == CUDA_ERROR_NOT_SUPPORTED);
     return answer.text();
   }
-  bool has_arrays() { return refusal().find("has arrays, textures or surfaces") != std::string::npos; }
+  bool has_references() { return refusal().find("has texture or surface references") != std::string::npos; }
 };
 
 }  // namespace
 
-TEST_CASE("arrays prevent a migration until they are destroyed") {
+TEST_CASE("texture references prevent a migration until they are destroyed") {
   MigratingClient client;
-  const CUDA_ARRAY3D_DESCRIPTOR shape{16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
-  CHECK_FALSE(client.has_arrays());
-  REQUIRE(client.ask("cuArray3DCreate_v2", bytes_of(kArray, uint8_t{1}, shape)) == CUDA_SUCCESS);
-  REQUIRE(client.ask("cuMipmappedArrayCreate", bytes_of(kLevels, uint8_t{1}, shape, uint32_t{3})) ==
-          CUDA_SUCCESS);
-  REQUIRE(client.ask(Command::array_part, bytes_of(wire::ArrayPart{kLevel, kLevels, 1, 0})) == CUDA_SUCCESS);
-  CHECK(client.has_arrays());
-  REQUIRE(client.ask(Command::destroy_array, bytes_of(wire::DestroyArray{kArray})) == CUDA_SUCCESS);
-  CHECK(client.has_arrays());  // the mipmapped array and its level
-  REQUIRE(client.ask(Command::destroy_array, bytes_of(wire::DestroyArray{kLevels})) == CUDA_SUCCESS);
-  CHECK_FALSE(client.has_arrays());
+  CHECK_FALSE(client.has_references());
+  REQUIRE(client.ask("cuTexRefCreate", bytes_of(kReference)) == CUDA_SUCCESS);
+  CHECK(client.has_references());
+  REQUIRE(client.ask("cuTexRefDestroy", bytes_of(kReference)) == CUDA_SUCCESS);
+  CHECK_FALSE(client.has_references());
 }
