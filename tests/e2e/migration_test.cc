@@ -112,6 +112,14 @@ struct ChangingMove : EndFile, Move {
   }
 };
 
+TEST_CASE("arrays, textures and surfaces are the same after a move") {
+  const EndFile file;
+  Move move({"arrays_until", file.end});
+  for (unsigned times = 0; times < 5 / kShare + 1; ++times) move.move();
+  std::ofstream(file.end) << "end";
+  move.expect_success("nothing is lost");
+}
+
 TEST_CASE("a program that changes everything all the time loses nothing while its session moves") {
   ChangingMove move(16);
   for (unsigned times = 0; times < 8 / kShare + 1; ++times) move.move();

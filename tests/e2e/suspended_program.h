@@ -53,9 +53,19 @@ struct Store {
 struct Changing {
   explicit Changing(unsigned mebibytes, const std::vector<std::string>& options = {}, Environment more = {},
                     const Environment& server = {})
+      : Changing("changing", {std::to_string(mebibytes)}, options, std::move(more), server) {}
+  // Another scenario of driver_app that goes on until the file of its first argument exists.
+  Changing(const std::string& scenario, const std::vector<std::string>& arguments,
+           const std::vector<std::string>& options = {}, Environment more = {},
+           const Environment& server = {})
       : pool(std::in_place, server, store.options(options)),
-        app({driver_app(), "changing", end, std::to_string(mebibytes)}, through(std::move(more))) {
+        app(words(scenario, arguments), through(std::move(more))) {
     REQUIRE(app.await_output("working"));
+  }
+  std::vector<std::string> words(const std::string& scenario, const std::vector<std::string>& more) const {
+    std::vector<std::string> all{driver_app(), scenario, end};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
   }
   Environment through(Environment more) {
     more.insert({"GPUPOOL_SHM", "0"});

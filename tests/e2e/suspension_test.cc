@@ -18,6 +18,15 @@ TEST_CASE("a program that changes everything loses nothing while its session is 
   changing.expect_nothing_lost();
 }
 
+TEST_CASE("arrays, textures and surfaces are the same after a suspension") {
+  Changing arrays("arrays_until", {});
+  for (const char* const place : {"memory", "disk"}) {
+    arrays.expect_suspended({"--to", place});
+    arrays.expect_resumed();
+  }
+  arrays.expect_nothing_lost();
+}
+
 TEST_CASE("sessions over shared memory are suspended as well") {
   Changing changing(4, {}, {{"GPUPOOL_SHM", "1"}, {"GPUPOOL_TRANSPORT", "auto"}});
   for (int times = 0; times < 2; ++times) {
