@@ -95,6 +95,14 @@ struct FillArray {
   uint32_t width, height, depth;
 };
 
+// fill_memory: the bytes of a part of memory of cuMemCreate follow, which need not be mapped. Only in the
+// stream of adopt_session.
+struct FillMemory {
+  uint64_t memory;   // handle; 0: it was released
+  uint64_t address;  // of a mapping of released memory, else 0
+  uint64_t offset;   // in the memory
+};
+
 static_assert(kIsBody<MigrationWish, 8>);
 static_assert(kIsBody<AdoptedSession, 8>);
 static_assert(kIsBody<AdoptedCommand, 8>);
@@ -104,5 +112,6 @@ static_assert(kIsBody<EndMigration, 24>);
 static_assert(kIsBody<FillVariable, 24>);
 static_assert(kIsBody<PlaceVariable, 8>);
 static_assert(kIsBody<FillArray, 40>);
+static_assert(kIsBody<FillMemory, 24>);
 
 }  // namespace gpupool::wire

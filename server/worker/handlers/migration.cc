@@ -5,6 +5,7 @@
 #include "server/worker/handlers/commands.h"
 #include "server/worker/migration/array_contents.h"
 #include "server/worker/migration/departure.h"
+#include "server/worker/migration/hidden_memory.h"
 #include "server/worker/migration/variables.h"
 
 namespace gpupool::worker::commands {
@@ -146,6 +147,13 @@ Outcome fill_array(Session& session, Command& command) {
   const auto head = command.body.get<wire::FillArray>();
   const auto bytes = command.body.get_bytes(command.body.remaining());
   if (!command.body.finished() || head.reserved != 0) return bad_body();
+  return write_part(session, head, bytes);
+}
+
+Outcome fill_memory(Session& session, Command& command) {
+  const auto head = command.body.get<wire::FillMemory>();
+  const auto bytes = command.body.get_bytes(command.body.remaining());
+  if (!command.body.finished() || (head.memory == 0) == (head.address == 0)) return bad_body();
   return write_part(session, head, bytes);
 }
 

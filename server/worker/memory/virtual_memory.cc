@@ -92,16 +92,44 @@ bool VirtualMemory::own_device_may_write(const Mapping& mapping) {
   });
 }
 
-bool VirtualMemory::has_unmapped() const {
-  std::map<const Allocation*, uint64_t> readable;  // bytes
+std::vector<VirtualMemory::Name> VirtualMemory::hidden() const {
+  std::map<const Allocation*, Name> names;
+  std::map<const Allocation*, std::map<uint64_t, uint64_t>>
+      readable;  // ends of mapped parts, by their starts
   for (const auto& [address, mapping] : mapped_) {
-    if (!own_device_may_write(mapping)) return true;
-    readable[mapping.allocation.get()] += mapping.size;
+    names[mapping.allocation.get()].address = address;
+    if (!own_device_may_write(mapping)) continue;
+    uint64_t& end = readable[mapping.allocation.get()][mapping.offset];
+    end = std::max(end, mapping.offset + mapping.size);
   }
-  return std::any_of(created_.begin(), created_.end(), [&](const auto& one) {
-    const auto known = readable.find(one.second.get());
-    return known == readable.end() || known->second < one.second->bytes;
-  });
+  for (const auto& [handle, allocation] : created_) names[allocation.get()] = {handle, 0};
+  std::vector<Name> found;
+  for (const auto& [allocation, name] : names) {
+    uint64_t covered = 0;
+    for (const auto& [start, end] : readable[allocation]) {
+      if (start <= covered) covered = std::max(covered, end);
+    }
+    if (covered < allocation->bytes) found.push_back(name);
+  }
+  return found;
+}
+
+std::shared_ptr<VirtualMemory::Allocation> VirtualMemory::find(const Name& name) const {
+  if (name.handle != 0) {
+    const auto known = created_.find(name.handle);
+    return known == created_.end() ? nullptr : known->second;
+  }
+  const auto mapping = mapped_.find(name.address);
+  return mapping == mapped_.end() ? nullptr : mapping->second.allocation;
+}
+
+CUresult VirtualMemory::visit(const Name& name,
+                              const std::function<CUresult(CUdeviceptr, uint64_t, int)>& visit) {
+  const auto found = find(name);
+  if (!found || found->is_multicast() || found->away) return CUDA_ERROR_INVALID_VALUE;
+  return scrubber_.visit_unmapped(
+      found->handle, found->bytes, found->properties.location,
+      [&](CUdeviceptr place) { return visit(place, found->bytes, found->device); });
 }
 
 void VirtualMemory::for_each_mapping(const std::function<void(uint64_t, uint64_t, int)>& visit) const {

@@ -54,8 +54,16 @@ class VirtualMemory {
   bool shares() const;
   bool has_multicasts() const { return multicasts_ != 0; }
   void add_pieces(CheckpointImage::Pieces& pieces);
-  // True if not all of the memory is mapped where its own device may read and write it.
-  bool has_unmapped() const;
+  // An allocation: its handle, or 0 and a mapping of it if the handle was released.
+  struct Name {
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr address = 0;
+  };
+  // The allocations that are not mapped as a whole where their own device may read and write them.
+  std::vector<Name> hidden() const;
+  // Maps an allocation temporarily and calls `visit(address, size, device)`. CUDA_ERROR_INVALID_VALUE: there
+  // is none, or it is a multicast object.
+  CUresult visit(const Name& name, const std::function<CUresult(CUdeviceptr, uint64_t, int)>& visit);
   // Calls `visit(address, size, device)` for each mapping that its own device may read and write, in the
   // order of addresses.
   void for_each_mapping(const std::function<void(uint64_t, uint64_t, int)>& visit) const;
@@ -107,6 +115,8 @@ class VirtualMemory {
   };
   class CheckpointedMemory;
 
+  // Returns null if there is none.
+  std::shared_ptr<Allocation> find(const Name& name) const;
   static bool own_device_may_write(const Mapping& mapping);
   CUresult map_at(CUdeviceptr address, const Mapping& mapping);
   CUmemGenericAllocationHandle add(std::shared_ptr<Allocation> allocation);

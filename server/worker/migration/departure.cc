@@ -12,6 +12,7 @@
 #include "protocol/wire/writer.h"
 #include "server/worker/handlers/call_rows.h"
 #include "server/worker/migration/array_contents.h"
+#include "server/worker/migration/hidden_memory.h"
 #include "server/worker/migration/history_rules.h"
 #include "server/worker/session/session.h"
 
@@ -143,6 +144,9 @@ Result<void> Departure::send_rest(uint64_t* bytes) {
   if (auto sent = attempt_->target.send_added(); !sent) return sent;
   if (auto sent = rounds_.finish(attempt_->target, attempt_->to_file, bytes); !sent) return sent;
   if (auto sent = send_arrays(session_, attempt_->target, bytes); !sent) return sent;
+  // Memory that was mapped in an earlier round is not zero at the target.
+  if (auto sent = send_hidden_memory(session_, attempt_->target, attempt_->to_file, bytes); !sent)
+    return sent;
   if (auto sent = send_variables(); !sent) return sent;
   return send_records();
 }
@@ -343,9 +347,7 @@ const char* migration_obstacle(Session& session) {
 
 const char* passing_obstacle(Session& session) {
   // The target gets images with the commands that load them.
-  if (!session.code.uploads.empty()) return "an image that is being loaded";
-  return session.virtual_memory.has_unmapped() ? "memory that is allocated but not mapped (cuMemCreate)"
-                                               : nullptr;
+  return session.code.uploads.empty() ? nullptr : "an image that is being loaded";
 }
 
 }  // namespace gpupool::worker

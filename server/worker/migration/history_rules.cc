@@ -309,6 +309,7 @@ constexpr Id kUnrecordedCommands[] = {
     Id::fill_variable,
     Id::place_variable,
     Id::fill_array,
+    Id::fill_memory,
 };
 
 template <size_t N>

@@ -30,6 +30,29 @@ struct Mapped {
   size_t size = 0;
 };
 
+// Memory of cuMemCreate that is mapped only to be looked at.
+struct Aside {
+  explicit Aside(const Mapped& other) : size(other.size) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    OK(cuMemCreate(&memory, size, &properties, 0));
+    look(other, [&](CUdeviceptr at) { OK(cuMemsetD32(at, 11, size / sizeof(unsigned))); });
+  }
+  // The second half of the range of `other` is free.
+  template <class See>
+  void look(const Mapped& other, const See& see) const {
+    const CUdeviceptr at = other.address + size;
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemMap(at, size, 0, memory, 0));
+    OK(cuMemSetAccess(at, size, &access, 1));
+    see(at);
+    OK(cuMemUnmap(at, size));
+  }
+  CUmemGenericAllocationHandle memory = 0;
+  const size_t size;
+};
+
 void expect_all(CUdeviceptr at, unsigned value) {
   const auto seen = download<unsigned>(at, kItems);
   for (unsigned i = 0; i < kItems; ++i) EXPECT(seen[i] == value);
@@ -94,6 +117,7 @@ struct Everything {
   void expect_results_of(unsigned rounds) const {
     expect_all(sums, 2 * rounds);
     expect_all(mapped.address, 5 * rounds);
+    aside.look(mapped, [](CUdeviceptr at) { expect_all(at, 11); });
     expect_all(pooled, 7 * rounds);
     expect_all(graph_sums, 3 * rounds);
     const auto seen = download<unsigned>(out, kItems);
@@ -119,6 +143,7 @@ struct Everything {
   const Kernels kernels;
   const CUfunction add = kernels.function("add");
   const Mapped mapped{device.device};
+  const Aside aside{mapped};
   CUstream stream = nullptr, blocking = nullptr;
   CUevent recorded = nullptr, fresh = nullptr;
   CUgraphExec graph = nullptr;

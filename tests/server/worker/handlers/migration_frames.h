@@ -29,6 +29,8 @@ inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t 
           {id(Command::migrate_session), bytes_of(wire::MigrateSession{0, 0})},
           {id(Command::fill_variable), fill},
           {id(Command::fill_array), part},
+          {id(Command::fill_memory),
+           bytes_of(wire::FillMemory{cuda::make_handle(cuda::Kind::memory, 1, 700), 0, 0}, uint64_t{0})},
           {id(Command::place_variable), named(wire::PlaceVariable{1 << 20}, "variable")},
           {id(Command::end_migration), named(wire::EndMigration{}, "reason")},
           {id(Command::goodbye), {}}};

@@ -1,17 +1,11 @@
 // Arrays, textures and surfaces of a session that one worker sends and another one adopts: contents, handles
 // and numbers are the same, and a target that cannot give them refuses. On the fake driver.
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <thread>
-
 #include "protocol/calls/array_bytes.h"
 #include "protocol/calls/parameter.h"
 #include "protocol/calls/row_ids.h"
 #include "server/worker/migration/array_contents.h"
 #include "server/worker/migration/command_stream.h"
-#include "tests/server/worker/migrating_session.h"
-#include "tests/server/worker/migration/played_source.h"
+#include "tests/server/worker/migration/moved_session.h"
 #include "tests/support/catch.h"
 #include "tests/support/recording_connection.h"
 
@@ -20,7 +14,6 @@ using namespace gpupool::worker;
 using namespace gpupool::worker::test;
 using cuda::Kind;
 using cuda::make_handle;
-using transport::Clock;
 using wire::Command;
 
 namespace {
@@ -38,10 +31,6 @@ constexpr Shape kPlainShape{40, 30, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SURFA
     kLevelShape{16, 8, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1, 0};
 constexpr uint64_t kRoom = 2 * uint64_t{kLargeShape.Width} * kLargeShape.Height * 16 / kPage * kPage;
 constexpr uint64_t kPieceBytes = 512 * 1024;
-
-std::chrono::steady_clock::time_point soon() {
-  return Clock::now() + std::chrono::seconds(60);
-}
 
 // Copies between an array and the session's memory at its first address.
 void copy(TestClient& client, uint64_t array, const Shape& shape, bool in) {
@@ -136,77 +125,6 @@ std::vector<uint64_t> make_objects(TestClient& client) {
   all.erase(all.begin());
   return all;
 }
-
-// What a worker sends until the end of its session's migration.
-std::string record(int socket) {
-  auto connection = transport::adopt_stream(socket, "the source", transport::Options());
-  if (!connection) return {};
-  testing::RecordingConnection recorder;
-  CommandSender sender(recorder, std::chrono::seconds(1));
-  CommandReceiver in(**connection);
-  while (const auto got = in.next(soon())) {
-    if (!sender.send(got->header, got->body, {}, got->expected, got->checks)) break;
-    if (got->header.id != static_cast<uint16_t>(Command::end_migration)) continue;
-    (void)send_answer(**connection, CUDA_SUCCESS, "", soon());
-    return recorder.bytes;
-  }
-  return {};
-}
-
-// Suspends a session. Returns what poold would write to its file.
-std::string suspend(const std::function<void(TestClient&)>& make) {
-  MigratingSession session;
-  TestClient& client = *session.client;
-  make(client);
-  int file[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, file) == 0);
-  session.ask(1, "", file[1]);
-  ::close(file[1]);
-  session.client_hears(1, "");
-  std::string stream;
-  std::thread poold([&stream, socket = file[0]] { stream = record(socket); });
-  wire::PeerTarget target{};
-  target.copy = wire::kAdoptSequence;
-  const Message begun =
-      client.reply(client.send(Command::begin_migration, bytes_of(wire::BeginMigration{target}), true));
-  CHECK(begun.text() == "");
-  CHECK(client.ask(Command::migrate_session, bytes_of(wire::MigrateSession{5000, 0})) == CUDA_SUCCESS);
-  poold.join();
-  CHECK(client.fake.misused == 0);
-  REQUIRE(!stream.empty());
-  return stream;
-}
-
-// A session that adopts what another worker has sent.
-struct Adopting {
-  explicit Adopting(const std::string& stream, const std::function<void(FakeDriver&)>& prepare = {})
-      : client(false, nullptr, 0, false, nullptr, false, {}, prepare, [&](SessionStart& start) {
-          start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) {
-            return Result<void>{};
-          };
-          start.bulk_connections = [this, &stream](const BulkSink& session) {
-            if (session) session(std::make_unique<PlayedSource>(stream, answer), wire::kAdoptSequence, 0);
-          };
-        }) {
-    const uint64_t asked = client.send(Command::adopt_session, {}, true, 0);
-    Message message = client.receive();
-    while (message.header.kind != wire::MessageKind{0} &&
-           (message.header.kind != wire::MessageKind::reply || message.header.sequence != asked))
-      message = client.receive();
-    adopted = message.header.kind == wire::MessageKind::reply && message.header.result == CUDA_SUCCESS;
-    reason = adopted ? "" : message.text();
-    if (adopted) client.next_sequence = message.as<wire::AdoptedSession>().sequence + 1;
-  }
-  // Ends the session, which must leave nothing.
-  ~Adopting() {
-    client.finish();
-    CHECK((client.fake.arrays.empty() && client.fake.textures.empty() && client.fake.contexts.empty()));
-    CHECK(client.fake.misused == 0);
-  }
-  std::string answer, reason;
-  TestClient client;
-  bool adopted = false;
-};
 
 // What a hostile source sends: a session with one array, and these parts of it.
 std::string stream_of_parts(const std::vector<std::pair<wire::FillArray, size_t>>& parts,
