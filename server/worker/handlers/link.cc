@@ -18,6 +18,18 @@ std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uin
   return body.ok() ? std::optional(std::move(options)) : std::nullopt;
 }
 
+// An input for a migration.
+class LinkInput final : public KeptImage {
+ public:
+  explicit LinkInput(std::vector<std::byte>&& uploaded) : uploaded_(std::move(uploaded)) {}
+  std::span<const std::byte> bytes() const override {
+    return std::span<const std::byte>(uploaded_).first(uploaded_.size() - 1);
+  }
+
+ private:
+  const std::vector<std::byte> uploaded_;  // and a NUL
+};
+
 // Makes the linker's context current. Returns false if there is no such linker.
 bool enter_linker(Contexts& contexts, const Linkers& linkers, uint64_t linker) {
   const ContextState* const context = linkers.context_of(linker);
@@ -41,7 +53,7 @@ Outcome add_link_input(Session& session, Command& command) {
   const auto options = read_options(command.body, body.option_count);
   const std::string name(command.body.get_text());
   if (!options || !command.body.finished()) return bad_body();
-  const auto uploaded = session.code.uploads.take(body.upload);
+  auto uploaded = session.code.uploads.take(body.upload);
   if (!enter_linker(session.contexts, session.code.linkers, body.linker)) return CUDA_ERROR_INVALID_HANDLE;
   if (!uploaded) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto bytes = std::span<const std::byte>(*uploaded).first(uploaded->size() - 1);
@@ -54,6 +66,8 @@ Outcome add_link_input(Session& session, Command& command) {
   std::string log;
   const CUresult result = session.code.linkers.add(body.linker, type, bytes, name, *options, log);
   wire::Writer(session.replies.body).put_text(log);
+  if (result == CUDA_SUCCESS && session.history.on())
+    session.history.keep_image(std::make_shared<LinkInput>(std::move(*uploaded)));
   return result;
 }
 

@@ -80,11 +80,18 @@ CUresult Linkers::complete(uint64_t handle, uint64_t* size, std::string& log) {
   return CUDA_SUCCESS;
 }
 
-std::span<const std::byte> Linkers::image(uint64_t handle, uint64_t offset) const {
-  const Linker* const linker = find(handle);
+std::span<const std::byte> Linkers::image(uint64_t handle, uint64_t offset) {
+  Linker* const linker = find(handle);
   if (!linker || offset >= linker->image.size()) return {};
-  return linker->image.subspan(offset,
-                               std::min<uint64_t>(wire::kMaxImagePartBytes, linker->image.size() - offset));
+  const auto part = linker->image.subspan(
+      offset, std::min<uint64_t>(wire::kMaxImagePartBytes, linker->image.size() - offset));
+  linker->fetched = std::max<uint64_t>(linker->fetched, offset + part.size());
+  return part;
+}
+
+bool Linkers::has_unfetched() const {
+  return std::any_of(linkers_.begin(), linkers_.end(),
+                     [](const auto& known) { return known.second->fetched < known.second->image.size(); });
 }
 
 CUresult Linkers::destroy(uint64_t handle) {

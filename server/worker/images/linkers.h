@@ -34,7 +34,9 @@ class Linkers {
   CUresult complete(uint64_t linker, uint64_t* size, std::string& log);
   // Returns at most wire::kMaxImagePartBytes of the image from `offset`; empty if there is no image or
   // `offset` is beyond its end.
-  std::span<const std::byte> image(uint64_t linker, uint64_t offset) const;
+  std::span<const std::byte> image(uint64_t linker, uint64_t offset);
+  // True if the client has yet to fetch a part of an image.
+  bool has_unfetched() const;
   CUresult destroy(uint64_t linker);
   // Destroys the linkers of the current context, which is about to be destroyed.
   void drop(const ContextState& context);
@@ -53,6 +55,7 @@ class Linkers {
     char info[kJitLogBytes] = {};
     char error[kJitLogBytes] = {};
     std::span<const std::byte> image;  // owned by the driver while the linker exists
+    uint64_t fetched = 0;              // bytes of it
   };
   static OptionList list(Options options);
   static std::string take_log(Linker& linker);

@@ -347,7 +347,9 @@ const char* migration_obstacle(Session& session) {
 
 const char* passing_obstacle(Session& session) {
   // The target gets images with the commands that load them.
-  return session.code.uploads.empty() ? nullptr : "an image that is being loaded";
+  if (!session.code.uploads.empty()) return "an image that is being loaded";
+  // Its end must be that of the same image. The program has a fetched one for good.
+  return session.code.linkers.has_unfetched() ? "a linked image that is being fetched" : nullptr;
 }
 
 }  // namespace gpupool::worker

@@ -60,7 +60,7 @@ class History {
     wire::CommandHeader header;
     std::vector<std::byte> body, reply;
     HistoryEffect effect;
-    std::shared_ptr<const KeptImage> image;  // of a load command
+    std::shared_ptr<const KeptImage> image;  // of a command that loads or links it
   };
 
   // A history that is off records nothing.
@@ -72,7 +72,7 @@ class History {
             std::span<const std::byte> reply, HistoryEffect effect);
   // Shows each command to `observer` before it is recorded; null: to nobody.
   void observe(std::function<void(const Entry&)> observer) { observer_ = std::move(observer); }
-  // The image of the load command that is being executed.
+  // The image that the command loads or links that is being executed.
   void keep_image(std::shared_ptr<const KeptImage> image) { image_ = std::move(image); }
   // Notes that an event was recorded. Its timestamps do not migrate.
   void note_record(uint64_t event) {

@@ -151,9 +151,9 @@ class CommandEffect {
         effect_.checks_reply = true;
         return configures(get.owner, "variable " + std::string(reader_.get_text()));
       }
-      case Id::create_linker:
-        cannot_migrate("a linker in use");
-        return makes(reader_.get<wire::CreateLinker>().linker);
+      case Id::create_linker: return makes(reader_.get<wire::CreateLinker>().linker);
+      case Id::add_link_input: return makes(reader_.get<wire::AddLinkInput>().linker);  // adds to it
+      case Id::complete_link: return configures(reader_.get<wire::CompleteLink>().linker, "complete");
       case Id::destroy_linker: return destroys(reader_.get<wire::DestroyLinker>().linker);
       default: return false;
     }
@@ -246,6 +246,8 @@ constexpr Id kRecordedCommands[] = {
     Id::enable_graph_node,
     Id::destroy_graph,
     Id::create_linker,
+    Id::add_link_input,
+    Id::complete_link,
     Id::destroy_linker,
     Id::share_host_memory,
     Id::release_host_memory,
@@ -293,11 +295,9 @@ constexpr Id kUnrecordedCommands[] = {
     Id::kernel_names,
     Id::device_resource,
     Id::split_resource,
-    // Changes of objects that cannot migrate, and parts of an image, which History::keep_image() keeps.
-    Id::upload_part,
-    Id::add_link_input,
-    Id::complete_link,
     Id::linked_image,
+    // Parts of an image, which History::keep_image() keeps, and changes of objects that cannot migrate.
+    Id::upload_part,
     Id::set_border_color,
     // The session itself, and migrations.
     Id::goodbye,

@@ -82,19 +82,27 @@ Result<void> TargetStream::send(wire::CommandHeader header, std::span<const std:
 }
 
 Result<void> TargetStream::send_load(const OutgoingCommand& command) {
-  wire::Reader reader(command.body);
-  auto load = reader.get<wire::LoadImage>();
-  if (load.upload == 0) (void)reader.get<wire::ImageName>();
-  const auto options = reader.get_bytes(reader.remaining());
-  load.upload = cuda::make_handle(cuda::Kind::upload, kUploadGeneration, ++uploads_);
+  const uint64_t upload = cuda::make_handle(cuda::Kind::upload, kUploadGeneration, ++uploads_);
   const auto image = command.image->bytes();
   for (size_t at = 0; at < image.size(); at += wire::kBulkChunkBytes) {
     const auto part = image.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, image.size() - at));
-    auto sent =
-        send(Id::upload_part, command.header.context, wire::UploadPart{load.upload, image.size()}, part);
+    auto sent = send(Id::upload_part, command.header.context, wire::UploadPart{upload, image.size()}, part);
     if (!sent) return sent;
   }
-  return send(command.header, std::as_bytes(std::span(&load, 1)), options, {}, false);
+  wire::Reader reader(command.body);
+  const auto send_with_rest = [&](const auto& body) {
+    const auto rest = reader.get_bytes(reader.remaining());
+    return send(command.header, std::as_bytes(std::span(&body, 1)), rest, {}, false);
+  };
+  if (command.header.id == static_cast<uint16_t>(Id::add_link_input)) {
+    auto input = reader.get<wire::AddLinkInput>();
+    input.upload = upload;
+    return send_with_rest(input);
+  }
+  auto load = reader.get<wire::LoadImage>();
+  if (load.upload == 0) (void)reader.get<wire::ImageName>();
+  load.upload = upload;
+  return send_with_rest(load);
 }
 
 transport::Deadline TargetStream::answer_by() const {

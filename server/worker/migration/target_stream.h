@@ -24,7 +24,7 @@ struct OutgoingCommand {
   wire::CommandHeader header;  // without sequence number
   std::vector<std::byte> body, expected = {};
   bool checks = false;                          // the reply must be `expected`
-  std::shared_ptr<const KeptImage> image = {};  // of a load command, sent before it as an upload
+  std::shared_ptr<const KeptImage> image = {};  // of a command that loads or links it
 };
 
 class TargetStream {
@@ -61,7 +61,7 @@ class TargetStream {
 
  private:
   Result<void> send(const OutgoingCommand& command);
-  // Sends a load command's image, whatever way it came here, as an upload.
+  // Sends a command with an image, whatever way that came here, behind an upload of it.
   Result<void> send_load(const OutgoingCommand& command);
   Result<void> send(wire::CommandHeader header, std::span<const std::byte> body,
                     std::span<const std::byte> more, std::span<const std::byte> expected, bool checks);

@@ -1,5 +1,7 @@
 // A program that has objects of every kind, and finds each of them unchanged in every round.
 #include <chrono>
+#include <cstring>
+#include <memory>
 #include <thread>
 
 #include "tests/e2e/apps/scenario.h"
@@ -51,6 +53,68 @@ struct Aside {
   }
   CUmemGenericAllocationHandle memory = 0;
   const size_t size;
+};
+
+// A linker that has one input, and gets another one.
+struct Link {
+  Link() {
+    OK(cuLinkCreate(0, nullptr, nullptr, &state));
+    add(kAnswer);
+  }
+  void add(const char* text) const {
+    OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(text), std::strlen(text) + 1, "input", 0,
+                     nullptr, nullptr));
+  }
+  void complete() const {
+    add(kAsks);
+    void* image = nullptr;
+    size_t size = 0;
+    OK(cuLinkComplete(state, &image, &size));
+    CUmodule module = nullptr;
+    CUfunction kernel = nullptr;
+    CUdeviceptr out = 0;
+    OK(cuModuleLoadData(&module, image));
+    OK(cuModuleGetFunction(&kernel, module, "asks"));
+    OK(cuMemAlloc(&out, sizeof(unsigned)));
+    void* parameters[] = {&out};
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    EXPECT(download<unsigned>(out, 1)[0] == 42);
+    OK(cuMemFree(out));
+    OK(cuModuleUnload(module));
+    OK(cuLinkDestroy(state));
+  }
+  static constexpr const char* kAnswer = R"(
+.version 7.0
+.target sm_50
+.address_size 64
+.visible .func (.param .b32 result) answer()
+{
+  .reg .b32 %r<2>;
+  mov.u32 %r1, 42;
+  st.param.b32 [result], %r1;
+  ret;
+}
+)";
+  static constexpr const char* kAsks = R"(
+.version 7.0
+.target sm_50
+.address_size 64
+.extern .func (.param .b32 result) answer();
+.visible .entry asks(.param .u64 out)
+{
+  .reg .b32 %r<2>;
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd1, [out];
+  {
+    .param .b32 result;
+    call (result), answer;
+    ld.param.b32 %r1, [result];
+  }
+  st.global.u32 [%rd1], %r1;
+  ret;
+}
+)";
+  CUlinkState state = nullptr;
 };
 
 void expect_all(CUdeviceptr at, unsigned value) {
@@ -105,6 +169,10 @@ struct Everything {
     OK(cuEventDestroy(temporary));
   }
 
+  void link() {
+    pending->complete();
+    pending = std::make_unique<Link>();
+  }
   void work() const {
     OK(kernels.launch("add", kItems / 256, 256, nullptr, sums, 1u, kItems));
     OK(kernels.launch("add", kItems / 256, 256, blocking, sums, 1u, kItems));
@@ -144,6 +212,7 @@ struct Everything {
   const CUfunction add = kernels.function("add");
   const Mapped mapped{device.device};
   const Aside aside{mapped};
+  std::unique_ptr<Link> pending = std::make_unique<Link>();
   CUstream stream = nullptr, blocking = nullptr;
   CUevent recorded = nullptr, fresh = nullptr;
   CUgraphExec graph = nullptr;
@@ -157,11 +226,12 @@ struct Everything {
 SCENARIO(all_kinds) {
   const auto rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
   const std::chrono::milliseconds pause(std::stoul(arguments.at(1)));
-  const Everything everything;
+  Everything everything;
   std::printf("working\n");
   std::fflush(stdout);
   for (unsigned round = 1; round <= rounds; ++round) {
     everything.work();
+    everything.link();
     everything.expect_results_of(round);
     everything.expect_settings();
     std::this_thread::sleep_for(pause);

@@ -5,6 +5,7 @@
 #include "protocol/calls/handles.h"
 #include "protocol/calls/parameter.h"
 #include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
 #include "protocol/wire/writer.h"
@@ -264,10 +265,9 @@ struct ArrayRecorder : Recorder {
     command(Id::array_part, wire::ArrayPart{kLevel, kLevels, 1, 0});
   }
   void make_object(const char* row, uint64_t number, const CUDA_RESOURCE_DESC& resource) {
-    reply = wire::Buffer();
     wire::Writer(reply).put(number);
     call(row, uint8_t{1}, uint8_t{1}, resource);
-    reply = wire::Buffer();
+    reply.clear();
   }
   static CUDA_RESOURCE_DESC on_array(uint64_t array) {
     CUDA_RESOURCE_DESC resource{};
@@ -284,7 +284,6 @@ struct ArrayRecorder : Recorder {
 TEST_CASE("arrays stay until they are destroyed, with their levels") {
   ArrayRecorder recorder;
   CHECK(recorder.kept() == Numbers{1, 2, 3, 4});
-  CHECK(recorder.history.obstacle() == nullptr);
   recorder.command(Id::destroy_array, wire::DestroyArray{ArrayRecorder::kArray});
   CHECK(recorder.kept() == Numbers{1, 3, 4});
   recorder.command(Id::destroy_array, wire::DestroyArray{ArrayRecorder::kLevels});
@@ -297,12 +296,11 @@ TEST_CASE("textures and surfaces are known by their numbers, in their contexts")
   recorder.make_object("cuTexObjectCreate", 7, resource);
   recorder.make_object("cuSurfObjectCreate", 7, resource);
   recorder.make_object("cuTexObjectCreate", 8, CUDA_RESOURCE_DESC{CU_RESOURCE_TYPE_LINEAR, {}, 0});
-  std::vector<std::pair<bool, bool>> seen;  // whether replies are compared, and whether they need memory
+  std::vector<bool> on_memory;  // of those whose replies are compared
   recorder.history.for_each([&](const History::Entry& entry) {
-    if (entry.reply.size() == sizeof(uint64_t))
-      seen.emplace_back(entry.effect.checks_reply, entry.effect.names_memory);
+    if (entry.effect.checks_reply) on_memory.push_back(entry.effect.names_memory);
   });
-  CHECK(seen == std::vector<std::pair<bool, bool>>{{true, false}, {true, false}, {true, true}});
+  CHECK(on_memory == std::vector<bool>{false, false, true});
   recorder.call("cuTexObjectDestroy", uint64_t{7});
   CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 6, 7});
   recorder.call("cuTexObjectDestroy", uint64_t{8});
@@ -333,12 +331,16 @@ TEST_CASE("a destroyed array stays while a texture or a graph names it") {
   CHECK(recorder.kept() == Numbers{1});
 }
 
-TEST_CASE("texture references are obstacles") {
+TEST_CASE("a linker stays with its inputs until it is destroyed") {
   Recorder recorder;
-  recorder.call("cuTexRefCreate", handle(Kind::texture_reference, 50));
-  CHECK(recorder.history.obstacle() != nullptr);
-  recorder.call("cuTexRefDestroy", handle(Kind::texture_reference, 50));
-  CHECK(recorder.history.obstacle() == nullptr);
+  const uint64_t linker = handle(Kind::linker, 40);
+  recorder.command(Id::create_linker, wire::CreateLinker{linker, 0});
+  for (const uint32_t i : {1u, 2u})
+    recorder.command(Id::add_link_input, wire::AddLinkInput{linker, handle(Kind::upload, i), i, 0});
+  recorder.command(Id::complete_link, wire::CompleteLink{linker});
+  CHECK(recorder.kept() == Numbers{1, 2, 3, 4, 5});
+  recorder.command(Id::destroy_linker, wire::DestroyLinker{linker});
+  CHECK(recorder.kept() == Numbers{1});
 }
 
 // The compiler checks that each command is in one of the lists of history_rules.cc.
@@ -356,10 +358,9 @@ TEST_CASE("a command has an effect if it changes the history, and none otherwise
 TEST_CASE("an obstacle lasts as long as its object, or for good if there is none") {
   Recorder recorder;
   CHECK(recorder.history.obstacle() == nullptr);
-  const uint64_t linker = handle(Kind::linker, 40);
-  recorder.command(Id::create_linker, wire::CreateLinker{linker, 0});
+  recorder.command(Id::share_host_memory, wire::ShareHostMemory{7, 4096, 0});
   CHECK(recorder.history.obstacle() != nullptr);
-  recorder.command(Id::destroy_linker, wire::DestroyLinker{linker});
+  recorder.command(Id::release_host_memory, wire::ReleaseHostMemory{7});
   CHECK(recorder.history.obstacle() == nullptr);
   recorder.command(Id::export_memory, uint64_t{0});
   CHECK(recorder.history.obstacle() != nullptr);
