@@ -30,7 +30,7 @@ constexpr Shape kPlainShape{40, 30, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SURFA
     kLayersShape{64, 0, 5, CU_AD_FORMAT_UNSIGNED_INT16, 2, CUDA_ARRAY3D_LAYERED},
     kLevelShape{16, 8, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1, 0};
 constexpr uint64_t kRoom = 2 * uint64_t{kLargeShape.Width} * kLargeShape.Height * 16 / kPage * kPage;
-constexpr uint64_t kPieceBytes = 512 * 1024;
+constexpr uint64_t kPieceBytes = 128 * 1024;  // acknowledged by replies alone
 
 // Copies between an array and the session's memory at its first address.
 void copy(TestClient& client, uint64_t array, const Shape& shape, bool in) {

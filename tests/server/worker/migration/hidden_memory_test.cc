@@ -55,8 +55,9 @@ struct Pages {
   TestClient& client;
 };
 
-// Two pages that are mapped, and read-only again; two that are mapped no more; one of a released handle
-// without access; one mapped page of two; and one that was never mapped.
+// Two pages that are mapped, one of them twice; two that are mapped no more; one of a released handle without
+// access; one mapped page of two; and one that was never mapped. What is mapped may only be read, because the
+// fake driver does not hash memory.
 void make(TestClient& client) {
   Pages pages(client);
   pages.create(kWhole, 2);
@@ -70,11 +71,13 @@ void make(TestClient& client) {
   pages.map(6, 1, 0, kReleased);
   pages.map(8, 2, 0, kInPart);
   for (const unsigned page : {0u, 1u, 4u, 5u, 6u, 8u, 9u}) pages.write(page, page + 1);
+  pages.set_access(0, 2, CU_MEM_ACCESS_FLAGS_PROT_READ);
   pages.set_access(2, 1, CU_MEM_ACCESS_FLAGS_PROT_READ);
   pages.unmap(4, 2);
   pages.set_access(6, 1, CU_MEM_ACCESS_FLAGS_PROT_NONE);
   pages.unmap(8, 2);
   pages.map(10, 1, 1, kInPart);
+  pages.set_access(10, 1, CU_MEM_ACCESS_FLAGS_PROT_READ);
   REQUIRE(client.ask("cuMemRelease", bytes_of(kReleased)) == CUDA_SUCCESS);
 }
 
@@ -112,6 +115,7 @@ TEST_CASE("memory that is not mapped, or without access, has its contents after 
   CHECK(pages.has(8, 9));
   pages.map(12, 1, 0, kEmpty);
   CHECK(session.client.data(session.client.copy_out(0, 12 * kPage, kPage)) == std::vector<std::byte>(kPage));
+  pages.set_access(0, 2, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   pages.write(1, 77);
   CHECK(pages.has(2, 77));  // still the same memory
 }
