@@ -7,6 +7,7 @@
 
 #include "scheduler/store/etcd/client.h"
 #include "scheduler/store/etcd/keeper.h"
+#include "scheduler/store/etcd/page_check.h"
 #include "scheduler/store/etcd/redo_log.h"
 
 namespace gpupool::scheduler {
@@ -306,18 +307,20 @@ class EtcdStore : public Store {
   }
 
   // Reads all keys with the prefix in order, in pages of one consistent revision. If `revision` is 0, uses
-  // the latest and stores it there.
+  // the latest and stores it there. Fails if etcd returns other keys, keys out of order, or too much.
   template <class Use>
   grpc::Status read(const std::string& prefix, int64_t& revision, Use use) {
     RangeRequest request;
     request.set_key(prefix);
     request.set_range_end(etcd::prefix_end(prefix));
     request.set_limit(etcd::kMaxPage);
+    etcd::PageCheck pages(prefix);
     for (bool more = true; more;) {
       request.set_revision(revision);
       RangeResponse reply;
       if (const grpc::Status status = client_->range(request, reply, Clock::now() + kTimeout); !status.ok())
         return status;
+      if (const grpc::Status status = pages.check(reply); !status.ok()) return status;
       for (const KeyValue& one : reply.kvs()) use(one);
       if (revision == 0) revision = reply.header().revision();
       more = reply.more() && !reply.kvs().empty();
