@@ -80,9 +80,12 @@ CUresult Function::code(KernelCode* code) {
 
 namespace {
 
+constexpr size_t kMostWishBytes = size_t{16} << 20, kBytesOfWish = 128;
+
 // Wishes that no program has fulfilled.
 struct Wishes {
   std::mutex mutex;
+  size_t bytes = 0;                                               // at most kMostWishBytes
   std::multimap<std::string, uint64_t, std::less<>> by_variable;  // equal names: in the order of the wishes
 };
 Wishes& wishes() {
@@ -97,6 +100,7 @@ uint64_t take_wish(const Program& program) {
     const auto wish = wishes().by_variable.find(global.name);
     if (wish == wishes().by_variable.end()) continue;
     const uint64_t address = wish->second;
+    wishes().bytes -= wish->first.size() + kBytesOfWish;
     wishes().by_variable.erase(wish);
     return address - global.offset;
   }
@@ -107,6 +111,9 @@ uint64_t take_wish(const Program& program) {
 
 void wish_variable(std::string_view name, uint64_t address) {
   std::lock_guard lock(wishes().mutex);
+  const size_t bytes = name.size() + kBytesOfWish;
+  if (bytes > kMostWishBytes - wishes().bytes) return;
+  wishes().bytes += bytes;
   wishes().by_variable.emplace(name, address);
 }
 

@@ -156,7 +156,8 @@ class Module final : public Object {
 };
 
 // Not part of CUDA, for poold's workers: the next program with this variable that is loaded gets it at this
-// address, if that is free, for a session that comes from another process. Any thread.
+// address, if that is free, for a session that comes from another process. Wishes that would exceed 16 MiB
+// in all are ignored. Any thread.
 void wish_variable(std::string_view name, uint64_t address);
 
 // Allocates and initialises a program's globals on a device, and adds them to the memory map as those of a

@@ -124,6 +124,8 @@ Outcome place_variable(Session& session, Command& command) {
   const auto head = command.body.get<wire::PlaceVariable>();
   const std::string name(command.body.get_text());
   if (!command.body.finished() || name.find('\0') != std::string::npos) return bad_body();
+  // The device library keeps the wish until such a variable is loaded.
+  if (!session.adoption.running()) return CUDA_ERROR_ILLEGAL_STATE;
   if (session.api.wish_variable) session.api.wish_variable(name.c_str(), head.address);
   return CUDA_SUCCESS;
 }

@@ -50,7 +50,9 @@ Result<uint64_t> Adoption::run() {
   }
   const auto deadline = Clock::now() + kAnswerTime;
   auto welcomed = session_.start.welcome_bulk(*source, deadline, false);
+  running_ = true;
   auto adopted = welcomed ? execute_all(*source) : Result<uint64_t>(welcomed.error());
+  running_ = false;
   const std::string reason = adopted ? "" : adopted.error().message;
   const auto answered = send_answer(*source, adopted ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED, reason,
                                     Clock::now() + kAnswerTime);

@@ -27,13 +27,16 @@ class Adoption {
 
   // Executes the source's commands. Returns the number of the source's last command. Executor's thread.
   Result<uint64_t> run();
+  // True while the source's commands are executed. Executor's thread.
+  bool running() const { return running_; }
 
  private:
   Result<uint64_t> execute_all(transport::Connection& source);
   void expect_object(const CommandReceiver::Received& command);
 
   Session& session_;
-  std::mutex mutex_;  // guards the rest
+  bool running_ = false;  // executor's thread
+  std::mutex mutex_;      // guards the rest
   std::condition_variable changed_;
   std::unique_ptr<transport::Connection> source_;
   bool stopped_ = false;

@@ -15,8 +15,8 @@ uint64_t bytes_of(const History::Entry& entry) {
 
 void History::note(const wire::CommandHeader& header, std::span<const std::byte> body,
                    std::span<const std::byte> reply, HistoryEffect effect) {
-  if (!on_) return;
   auto image = std::exchange(image_, nullptr);
+  if (!on_ || gave_up_) return;
   if (effect.obstacle && effect.makes.empty()) lasting_obstacle_ = effect.obstacle;
   if (!effect.makes.empty() && exists(effect.makes.front())) {  // adds to the object, as graph_nodes may
     effect.configures = effect.makes.front();
@@ -40,6 +40,18 @@ void History::note(const wire::CommandHeader& header, std::span<const std::byte>
   if (entry.effect.forgets_setting) return replace_setting(entry.effect, std::nullopt);
   if (entry.effect.makes.empty() && !exists(entry.effect.configures)) return;
   add(std::move(entry));
+  if (bytes_ > most_bytes_) give_up();
+}
+
+void History::give_up() {
+  gave_up_ = true;
+  lasting_obstacle_ = "too many bytes of loaded images and other objects";
+  entries_.clear();
+  objects_.clear();
+  settings_.clear();
+  mapped_.clear();
+  recorded_.clear();
+  bytes_ = 0;
 }
 
 void History::add(Entry entry) {

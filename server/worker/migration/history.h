@@ -63,8 +63,12 @@ class History {
     std::shared_ptr<const KeptImage> image;  // of a command that loads or links it
   };
 
-  // A history that is off records nothing.
-  void turn_on() { on_ = true; }
+  // A history that is off records nothing. One that exceeds `most_bytes`, with its images, forgets all of it,
+  // and the session cannot migrate any more.
+  void turn_on(uint64_t most_bytes = UINT64_MAX) {
+    on_ = true;
+    most_bytes_ = most_bytes;
+  }
   bool on() const { return on_; }
 
   // Records a command that was executed successfully.
@@ -106,6 +110,7 @@ class History {
   };
 
   void add(Entry entry);
+  void give_up();
   void make(uint64_t object, uint64_t number);
   void own(uint64_t owner, std::span<const uint64_t> objects);
   void remove(uint64_t number);
@@ -121,8 +126,9 @@ class History {
   std::shared_ptr<const KeptImage> image_;
   std::function<void(const Entry&)> observer_;
   const char* lasting_obstacle_ = nullptr;
+  bool gave_up_ = false;
   uint64_t last_ = 0;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, most_bytes_ = UINT64_MAX;
 };
 
 }  // namespace gpupool::worker

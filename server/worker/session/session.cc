@@ -78,7 +78,7 @@ Session::Session(SessionStart& start)
       {.is_being_read = [this](uint64_t address,
                                uint64_t size) { return departure.is_reading(address, size); },
        .leave = [this](uint64_t address, uint64_t size) { departure.before_unmap(address, size); }});
-  if (start.can_migrate) history.turn_on();
+  if (start.can_migrate) history.turn_on(start.most_history_bytes);
   memory.set_reclaimer(reclaimer);
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.disable_direct_access();

@@ -73,6 +73,8 @@ struct Usage {
   std::shared_ptr<quota::RefusalListener> refused = std::make_shared<quota::RefusalListener>();
 };
 
+constexpr uint64_t kMostHistoryBytes = uint64_t{2} << 30;
+
 struct SessionStart {
   std::unique_ptr<transport::Connection> connection;    // after the hello in both directions
   transport::ResumableConnection* resumable = nullptr;  // `connection`, if the client may resume it
@@ -106,8 +108,10 @@ struct SessionStart {
   uint64_t server_id = 0, session_number = 0;
   bool takes_quota_refusals = false;  // the client takes MessageKind::quota_refusal
   bool can_migrate = false;           // the client takes MessageKind::migration_wish
-  bool oversubscribes = false;        // device memory may be moved to host memory and back
-  int stop_descriptor = -1;           // readable when poold shuts down, which ends the session; -1: none
+  // Limit of what the session keeps for a migration, with images.
+  uint64_t most_history_bytes = kMostHistoryBytes;
+  bool oversubscribes = false;  // device memory may be moved to host memory and back
+  int stop_descriptor = -1;     // readable when poold shuts down, which ends the session; -1: none
 
   // Returns the session's groups of multiprocessors on a device; 0: all.
   quota::Groups groups_of(int device) const {

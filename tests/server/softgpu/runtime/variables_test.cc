@@ -141,3 +141,30 @@ TEST_CASE_METHOD(VariablesFixture, "the variables found in nvcc's images are tho
   gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
 #endif
 }
+
+extern "C" void softgpu_wish_variable(const char* name, unsigned long long address);
+
+TEST_CASE_METHOD(ContextFixture, "wishes for places of variables are kept up to a limit") {
+  const auto load = [](const char* variable) {
+    const std::string image = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .global .b8 " +
+                              std::string(variable) + "[64];\n";
+    CUmodule module = nullptr;
+    REQUIRE_OK(cuModuleLoadData(&module, image.c_str()));
+    CUdeviceptr address = 0;
+    size_t size = 0;
+    REQUIRE_OK(cuModuleGetGlobal_v2(&address, &size, module, variable));
+    REQUIRE_OK(cuModuleUnload(module));
+    return address;
+  };
+  constexpr CUdeviceptr kFar = 32 << 20;
+  const CUdeviceptr usual = load("wished");
+  softgpu_wish_variable("wished", usual + kFar);
+  CHECK(load("wished") == usual + kFar);
+  CHECK(load("wished") != usual + kFar);
+  const std::string long_name(4000, 'n');
+  for (int count = 0; count < 5000; ++count) softgpu_wish_variable(long_name.c_str(), usual);
+  softgpu_wish_variable((long_name + long_name).c_str(), usual);
+  for (int count = 0; count < 100; ++count) softgpu_wish_variable("small", usual);
+  softgpu_wish_variable("wished", usual + kFar);
+  CHECK(load("wished") != usual + kFar);
+}

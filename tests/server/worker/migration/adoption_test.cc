@@ -132,3 +132,22 @@ TEST_CASE("what follows the end of a stream is not executed") {
       [](uint64_t range_base) { return stream_of_session(range_base) + stream_of_session(range_base); });
   CHECK(outcome.adopted);
 }
+
+// The device library keeps the places until the variables are loaded.
+TEST_CASE("a client cannot name places of variables without an adoption") {
+  wire::Buffer place = bytes_of(wire::PlaceVariable{1 << 20});
+  wire::Writer(place).put_text("variable");
+  {
+    TestClient client;
+    client.retain();
+    CHECK(client.ask(wire::Command::place_variable, place) == CUDA_ERROR_ILLEGAL_STATE);
+  }
+  const Outcome outcome = adopt([&](uint64_t range_base) {
+    testing::RecordingConnection recorder;
+    CommandSender sender(recorder, std::chrono::seconds(1));
+    const auto id = static_cast<uint16_t>(wire::Command::place_variable);
+    REQUIRE(sender.send({.id = id, .context = 0}, place, {}));
+    return recorder.bytes + stream_of_session(range_base);
+  });
+  CHECK(outcome.adopted);
+}

@@ -2,6 +2,10 @@
 // others.
 #include "server/worker/migration/history.h"
 
+#include <memory>
+#include <span>
+#include <vector>
+
 #include "protocol/calls/handles.h"
 #include "protocol/calls/parameter.h"
 #include "protocol/wire/commands.h"
@@ -99,6 +103,27 @@ TEST_CASE("a history that is off keeps nothing") {
   History history;
   history.note({}, {}, {}, {.makes = {kStream}});
   CHECK(history.size() == 0);
+}
+
+TEST_CASE("a history that exceeds its limit with an image lets go of everything") {
+  struct Image final : KeptImage {
+    std::vector<std::byte> content = std::vector<std::byte>(60'000);
+    std::span<const std::byte> bytes() const override { return content; }
+  };
+  Recorder recorder;
+  recorder.history.turn_on(100'000);
+  std::weak_ptr<const KeptImage> images[3];
+  for (uint32_t number = 0; number < 3; ++number) {
+    const auto image = std::make_shared<Image>();
+    images[number] = image;
+    recorder.history.keep_image(image);
+    recorder.command(Id::load_module, wire::LoadImage{handle(Kind::module, 20 + number), 0});
+    CHECK((recorder.history.obstacle() != nullptr) == (number != 0));
+  }
+  for (const auto& image : images) CHECK(image.expired());
+  CHECK((recorder.history.size() == 0 && recorder.history.bytes() == 0));
+  recorder.call("cuEventCreate", kEvent, 0u);
+  CHECK(recorder.history.size() == 0);
 }
 
 TEST_CASE("a command that makes an object stays until the object is destroyed") {
