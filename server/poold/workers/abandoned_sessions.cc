@@ -66,7 +66,8 @@ bool AbandonedSessions::reclaim(Worker& asking, const packet::Reclaim& wanted) {
 }
 
 // Values in session pages may be false: a worker that hides its memory keeps it for as long as poold's own
-// limit allows.
+// limit allows. Whether the GPU is full, only the asking worker knows, so it has few of other tenants'
+// sessions ended.
 bool AbandonedSessions::choose(uint64_t asking, Question& question) {
   const auto gpu = static_cast<size_t>(question.wanted.gpu);
   const auto fits = [&](const Worker& worker) {
@@ -80,12 +81,21 @@ bool AbandonedSessions::choose(uint64_t asking, Question& question) {
     }
     return false;
   };
-  Worker* const victim = oldest(fits);
+  Worker* victim = oldest(fits);
+  if (victim && victim->client.tenant != question.tenant && !may_end_others(asking)) {
+    victim =
+        oldest([&](const Worker& worker) { return worker.client.tenant == question.tenant && fits(worker); });
+  }
   if (!victim) return false;
   question.victim = victim->session;
   if (victim->breaks.wanted_by.empty())
     victim->breaks.wanted_by = "session " + std::to_string(asking) + " needed its memory";
   return true;
+}
+
+bool AbandonedSessions::may_end_others(uint64_t asking) {
+  Worker* const worker = workers_.serving(asking);
+  return worker && worker->breaks.ended_for_it.take();
 }
 
 void AbandonedSessions::answer(uint64_t asking, const Question& question, uint64_t sessions) {

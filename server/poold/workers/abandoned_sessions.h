@@ -68,6 +68,7 @@ class AbandonedSessions {
   // The one that was abandoned first; null: none.
   Worker* oldest(const Accepts& accepts) const;
   bool choose(uint64_t asking, Question& question);
+  bool may_end_others(uint64_t asking);
   void answer(uint64_t asking, const Question& question, uint64_t sessions);
   void end_due();
 

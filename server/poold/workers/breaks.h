@@ -27,6 +27,8 @@ struct Breaks {
   uint64_t resent_bytes = 0;
   // Limits the records of a worker that reports without end.
   TokenBucket records{{.burst = 20, .per_second = 1}};
+  // Limits how many sessions of other tenants end because this worker says that a GPU is full.
+  TokenBucket ended_for_it{{.burst = 8, .per_second = 0.2}};
 
   // How long the first of the connections that are broken now has been.
   std::chrono::milliseconds waiting() const {
