@@ -69,12 +69,25 @@ RawGrpc::Listener::~Listener() {
   ::close(socket_);
 }
 
-RawGrpc RawGrpc::Listener::accept() {
+int RawGrpc::Listener::accept_socket() {
   pollfd polled{socket_, POLLIN, 0};
   const int accepted =
       ::poll(&polled, 1, kPatienceMs) == 1 ? ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC) : -1;
   if (accepted < 0) throw std::runtime_error("no client has connected");
-  return RawGrpc(accepted, true);
+  return accepted;
+}
+
+RawGrpc RawGrpc::Listener::accept() {
+  return RawGrpc(accept_socket(), true);
+}
+
+int RawGrpc::Listener::accept_first_byte() {
+  const int socket = accept_socket();
+  pollfd polled{socket, POLLIN, 0};
+  unsigned char first = 0;
+  const bool came = ::poll(&polled, 1, kPatienceMs) == 1 && ::recv(socket, &first, 1, 0) == 1;
+  ::close(socket);
+  return came ? first : -1;
 }
 
 RawGrpc RawGrpc::connect(uint16_t port) {

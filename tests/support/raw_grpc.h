@@ -18,8 +18,12 @@ class RawGrpc {
     Listener& operator=(const Listener&) = delete;
     uint16_t port() const { return port_; }
     RawGrpc accept();
+    // Accepts a connection and returns its first byte: kTls if it begins with a TLS handshake; -1: none came.
+    int accept_first_byte();
+    static constexpr int kTls = 0x16;
 
    private:
+    int accept_socket();
     int socket_;
     uint16_t port_ = 0;
   };
