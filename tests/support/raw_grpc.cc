@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,6 +96,16 @@ RawGrpc RawGrpc::connect(uint16_t port) {
   const sockaddr_in to = loopback(port);
   if (socket < 0 || ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
     throw std::runtime_error("cannot connect to 127.0.0.1:" + std::to_string(port));
+  return RawGrpc(socket, false);
+}
+
+RawGrpc RawGrpc::connect(const std::string& path) {
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  path.copy(to.sun_path, sizeof to.sun_path - 1);
+  if (socket < 0 || ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
+    throw std::runtime_error("cannot connect to " + path);
   return RawGrpc(socket, false);
 }
 

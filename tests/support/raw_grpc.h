@@ -29,6 +29,7 @@ class RawGrpc {
   };
   // Connects to a server on loopback. Throws std::runtime_error.
   static RawGrpc connect(uint16_t port);
+  static RawGrpc connect(const std::string& path);  // of a Unix socket
   ~RawGrpc();
   RawGrpc(RawGrpc&& other) noexcept;
   RawGrpc& operator=(RawGrpc&&) = delete;

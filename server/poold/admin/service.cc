@@ -33,6 +33,8 @@ constexpr milliseconds kLongestMigration{600'000};
 constexpr milliseconds kLongestUpgrade{60'000};
 constexpr size_t kLongestReason = 1024;
 constexpr int kMostRequestBytes = 64 * 1024;
+// For all calls. gRPC compares a message with its limit when it has received all of it.
+constexpr size_t kMostMemoryOfCalls = size_t{64} << 20;
 constexpr int kMostNewCallersAtOnce = 8;
 constexpr milliseconds kPauseAfterFailedAccept{100};
 constexpr milliseconds kLookForLeavers{250};
@@ -252,6 +254,7 @@ class AdminService::Server {
     grpc::ServerBuilder builder;
     grpc::ResourceQuota limits("poold-admin");
     limits.SetMaxThreads(kMostThreads);
+    limits.Resize(kMostMemoryOfCalls);
     builder.SetResourceQuota(limits);
     builder.SetMaxReceiveMessageSize(kMostRequestBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
