@@ -88,6 +88,36 @@ TEST_CASE("a cancelled request leaves the queue and its ticket keeps the place")
   CHECK(back.granted());
 }
 
+TEST_CASE("a request with a predated or another request's ticket goes to the end of the queue") {
+  SchedulerProcess scheduler;
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  LeaseClient first(channel, request_call(1, 1000));
+  REQUIRE(first.granted());
+  LeaseClient head(channel, request_call(1, 1000));
+  REQUIRE(head.queued(1));
+  auto second = std::make_unique<LeaseClient>(channel, request_call(1, 1000));
+  const auto told = second->queued(2);
+  REQUIRE(told);
+  LeaseClient third(channel, request_call(1, 1000));
+  REQUIRE(third.queued(3));
+  second.reset();
+  REQUIRE(third.queued(2));
+  pool::AcquireCall predated = request_call(1, 1000);
+  predated.mutable_request()->set_ticket(std::string(8, '\0') + told->ticket().substr(8));
+  LeaseClient forged(channel, predated);
+  CHECK(forged.queued(3));
+  pool::AcquireCall another = request_call(1, 500);
+  another.mutable_request()->set_ticket(told->ticket());
+  LeaseClient reused(channel, another);
+  CHECK(reused.queued(4));
+  pool::AcquireCall genuine = request_call(1, 1000);
+  genuine.mutable_request()->set_ticket(told->ticket());
+  LeaseClient back(channel, genuine);
+  CHECK(back.queued(2));
+}
+
 TEST_CASE("a disconnected client resumes its lease only with the lease's secret") {
   SchedulerProcess scheduler;
   SimulatedPoolds poolds(scheduler.address(), 1, 1);
