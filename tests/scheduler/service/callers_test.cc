@@ -8,6 +8,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/raw_grpc.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -15,14 +16,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::string kTenantToken(64, 'a'), kNodeToken(64, 'b'), kOperatorToken(64, 'c');
+const std::string kTenantToken(64, 'a'), kNodeToken(64, 'b'), kOperatorToken(64, 'c'),
+    kOtherTenantToken(64, 'd');
+
+std::string hash(const std::string& token) {
+  const Finished done = run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"});
+  return done.output.substr(0, 64);
+}
 
 // Returns a configuration with a tenant, a node and an operator that have the tokens above.
 std::string with_tokens() {
-  const auto hash = [](const std::string& token) {
-    const Finished done = run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"});
-    return done.output.substr(0, 64);
-  };
   return "[[tenant]]\nname = \"a\"\ntokens = [\"sha256:" + hash(kTenantToken) +
          "\"]\nquota = { gpus = 4, memory = \"1TiB\", weight = 2 }\n" +
          "[[node]]\nname = \"n0\"\ntokens = [\"sha256:" + hash(kNodeToken) + "\"]\n" +
@@ -78,6 +81,30 @@ TEST_CASE("each kind of token allows only the calls of its role") {
     call.mutable_request()->set_tenant("z");
     CHECK(LeaseClient(channel, call, kTenantToken).granted());  // the lease of tenant "a" has ended
   }
+}
+
+TEST_CASE("a tenant cannot resume another tenant's lease, even with the lease's secret") {
+  TemporaryFolder folder;
+  SchedulerProcess scheduler(
+      {"--config", folder.write("pool.toml", with_tokens() + "[[tenant]]\nname = \"b\"\ntokens = [\"sha256:" +
+                                                 hash(kOtherTenantToken) + "\"]\nquota = { gpus = 4 }\n")});
+  const auto channel = connect(scheduler.address());
+  SimulatedPoold node(channel, {"n0", 0, 1, kNodeToken});
+  node.send_heartbeat();
+  REQUIRE(eventually([&] { return node.is_registered(); }));
+  auto holder = std::make_unique<LeaseClient>(channel, request_call(1, 1000), kTenantToken);
+  const auto granted = holder->granted();
+  REQUIRE(granted);
+  LeaseClient thief(channel, resume_call(*granted), kOtherTenantToken);
+  const auto ended = thief.ended();  // as if there were no lease of that number
+  REQUIRE(ended);
+  CHECK(ended->why() == pool::Ended::EXPIRED);
+  CHECK(LeaseClient(channel, resume_call(*granted), kOperatorToken).status().error_code() ==
+        grpc::StatusCode::PERMISSION_DENIED);
+  holder.reset();  // its owner still has it
+  const auto again = LeaseClient(channel, resume_call(*granted), kTenantToken).granted();
+  REQUIRE(again);
+  CHECK(again->lease() == granted->lease());
 }
 
 TEST_CASE("a token is checked before a message is read") {
@@ -201,12 +228,33 @@ TEST_CASE("failed authentications are counted and logged with rate limiting") {
   CHECK(audit().find("\"peer\":\"127.0.0.1\"") != std::string::npos);
 }
 
-TEST_CASE("a stream without a first message is ended") {
+// All at the same time: the scheduler waits 10 s.
+TEST_CASE("calls without a first message are ended") {
   SchedulerProcess scheduler;
-  const auto stub = pool::Leases::NewStub(connect(scheduler.address()));
-  grpc::ClientContext context;
-  const auto stream = stub->Acquire(&context);
+  const auto channel = connect(scheduler.address());
+  const auto leases = pool::Leases::NewStub(channel);
+  const auto nodes = pool::Nodes::NewStub(channel);
+  grpc::ClientContext lease_context, node_context;
+  for (grpc::ClientContext* context : {&lease_context, &node_context})
+    context->set_deadline(std::chrono::system_clock::now() + 2 * kPatience);
+  RawGrpc admin = RawGrpc::connect(endpoint_of(scheduler).port());
+  for (const char* const method : {"GetPool", "SetPolicy", "Watch"})
+    admin.call("/gpupool.pool.PoolAdmin/" + std::string(method), UINT32_MAX);
+  admin.send(1);
+  const auto lease = leases->Acquire(&lease_context);
+  const auto node = nodes->Attend(&node_context);
   pool::AcquireEvent event;
-  CHECK(!stream->Read(&event));
-  CHECK(stream->Finish().error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  CHECK(!lease->Read(&event));
+  const grpc::Status of_lease = lease->Finish();
+  CHECK(of_lease.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  pool::NodeOrders orders;
+  CHECK(!node->Read(&orders));
+  const grpc::Status of_node = node->Finish();
+  CHECK(of_node.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  for (const grpc::Status& status : {of_lease, of_node})  // by the scheduler, and not by this client
+    CHECK(status.error_message() != "Deadline Exceeded");
+  CHECK(eventually([&] {
+    admin.send(1);
+    return admin.refused();
+  }));
 }
