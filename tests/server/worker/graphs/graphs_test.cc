@@ -5,6 +5,7 @@
 #include "protocol/images/fatbin.h"
 #include "protocol/wire/images.h"
 #include "tests/server/worker/graph_fixture.h"
+#include "tests/server/worker/limited_session.h"
 
 using namespace gpupool;
 using namespace gpupool::worker::test;
@@ -325,4 +326,38 @@ TEST_CASE_METHOD(KernelFixture, "rejects launch-only attributes in kernel nodes"
       GENERATE(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
   describe(kGraph, Nodes().add(NodeKind::kernel, bytes_of(launched, attribute)));
   CHECK(instantiate() == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("charges the nodes in bodies of conditional nodes until the graph ends") {
+  constexpr uint64_t kNode = 64 * 1024;
+  static_assert(Limited::kPage == kNode);
+  Limited tenant(8 * kNode);
+  TestClient& client = *tenant.client;
+  client.create_stream(0);
+  REQUIRE(tenant.map(0, 1) == CUDA_SUCCESS);
+  // Returns the result for a graph with bodies of one and of this number of fills, in one another.
+  const auto instantiate = [&](int fills) {
+    const auto fill = bytes_of(wire::GraphFill{client.address(0), 16, 1, 1, 16, 1});
+    Nodes graph, body, inner;
+    graph.add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0});
+    body.add(NodeKind::fill, fill).add(NodeKind::conditional, conditional(kCondition, kBody + 16), {0});
+    for (int count = 0; count < fills; ++count) inner.add(NodeKind::fill, fill);
+    client.send(Command::graph_nodes, graph.of(kGraph));
+    client.send(Command::graph_nodes, body.of(kBody));
+    client.send(Command::graph_nodes, inner.of(kBody + 16));
+    return client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kGraph, kExecutable, 0}));
+  };
+  const auto end = [&] {
+    return client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable}));
+  };
+  REQUIRE(instantiate(1) == CUDA_SUCCESS);
+  const uint64_t with_one = tenant.used();
+  CHECK(with_one >= 3 * kNode);
+  REQUIRE(end() == CUDA_SUCCESS);
+  CHECK(tenant.used() == kNode);
+  REQUIRE(instantiate(3) == CUDA_SUCCESS);
+  CHECK(tenant.used() == with_one + 2 * kNode);
+  REQUIRE(end() == CUDA_SUCCESS);
+  CHECK(instantiate(8) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == kNode);
 }
