@@ -16,6 +16,7 @@
 #include "common/log/relayed_line.h"
 #include "tests/support/catch.h"
 #include "tests/support/hostile_descriptors.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::server;
@@ -151,6 +152,29 @@ TEST_CASE("the rate of a worker's lines is limited and lost lines are counted") 
   CHECK(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) < 9'000);
   CHECK(has(text, " warning poold["));
   CHECK(has(text, "worker_lines_lost worker=77 session=0 lines="));
+}
+
+// As if another process had the worker's end, and wrote faster than poold reads.
+TEST_CASE("poold reads a bounded part of what is written after a worker's end") {
+  constexpr int kBytes = 3 << 20;
+  constexpr size_t kLine = 1024, kMostRead = 1 << 20;
+  Relay relay;
+  constexpr int buffer = 4 * kBytes;
+  if (::setsockopt(relay.ends[1], SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer) != 0)
+    return report_skip("only root can make the socket's buffer large enough");
+  std::string piece;
+  while (piece.size() < 16 * kLine) piece += std::string(kLine - 1, 'x') + "\n";
+  for (size_t sent = 0; sent < kBytes; sent += piece.size())
+    REQUIRE(::write(relay.ends[1], piece.data(), piece.size()) == static_cast<ssize_t>(piece.size()));
+  relay.output->finish();
+  const std::string text = relay.text();
+  const std::string count = "worker_lines_lost worker=77 session=0 lines=";
+  size_t lines = 0;
+  for (size_t at = 0; (at = text.find(" worker_output ", at)) != text.npos; ++at) ++lines;
+  for (size_t at = 0; (at = text.find(count, at)) != text.npos; ++at)
+    lines += std::stoul(text.substr(at + count.size()));
+  CHECK(lines >= kMostRead / kLine / 2);
+  CHECK(lines <= kMostRead / kLine + 1);
 }
 
 TEST_CASE("descriptors with a worker's lines are not received, and reported once") {
