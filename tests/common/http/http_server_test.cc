@@ -124,7 +124,12 @@ TEST_CASE("responses forbid framing by other pages") {
   Endpoint endpoint;
   const std::string found = get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(found.find("frame-ancestors 'none'") != found.npos);
-  CHECK(found.find("\r\nX-Frame-Options: DENY\r\n") != found.npos);
+  for (const char* const field : {"X-Frame-Options: DENY", "X-Content-Type-Options: nosniff",
+                                  "Cross-Origin-Resource-Policy: same-origin", "Cache-Control: no-store"}) {
+    INFO(field);
+    CHECK(found.find("\r\n" + std::string(field) + "\r\n") != found.npos);
+  }
+  CHECK(found.find("\r\nContent-Security-Policy: default-src 'none'; ") != found.npos);
 }
 
 TEST_CASE("a slow answer is computed once for all waiting requests and after each of them arrived") {
