@@ -173,6 +173,12 @@ uint64_t Ledger::used(int gpu) const {
          (*account_)->shared.bytes_of(static_cast<uint32_t>(gpu), slot_);
 }
 
+uint64_t Ledger::used_by_others(int gpu) const {
+  if (!account_ || !known(gpu)) return 0;
+  const uint64_t all = used_by_tenant(gpu), own = used(gpu);
+  return all - std::min(all, own);
+}
+
 uint64_t Ledger::used_by_tenant(int gpu) const {
   const Account& account = **account_;
   const uint32_t slots = std::min<uint32_t>(account.slots.load(), kMaxSessionsPerTenant);

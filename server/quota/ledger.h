@@ -64,7 +64,8 @@ class Ledger {
   };
   // At present; nullopt: no limit.
   std::optional<Room> room(int gpu) const;
-  uint64_t used(int gpu) const;  // by this session, including what it shares
+  uint64_t used(int gpu) const;            // by this session, including what it shares
+  uint64_t used_by_others(int gpu) const;  // by the tenant's other sessions
 
  private:
   uint64_t used_by_tenant(int gpu) const;

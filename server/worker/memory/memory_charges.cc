@@ -13,12 +13,14 @@ constexpr uint64_t kRounding = 512;
 // Upper limit of a context's size: memory that other processes allocate meanwhile looks like the context's.
 constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
 
-// A process without a context on the device is not listed there, so it used nothing before.
-uint64_t growth(const MemoryUse& before, const MemoryUse& after) {
+// A process without a context on the device is not listed there, so it used nothing before. `freed`: by the
+// tenant's other sessions meanwhile, which would hide as much of the context.
+uint64_t growth(const MemoryUse& before, const MemoryUse& after, uint64_t freed) {
   if (after.process) return *after.process - std::min(*after.process, before.process.value_or(0));
   // Without a measurement before, all memory in use may be the context's.
   const uint64_t had = before.device.value_or(0), has = after.device.value_or(0);
-  return std::min(has - std::min(has, had), kMostOfContext);
+  const uint64_t should_have = had - std::min(had, freed);
+  return std::min(has - std::min(has, should_have), kMostOfContext);
 }
 
 }  // namespace
@@ -30,6 +32,9 @@ MemoryCharges::PendingContext::PendingContext(MemoryCharges& all, int device) : 
   if (result_ == CUDA_SUCCESS) result_ = all.memory_.charge(device, libraries);
   if (result_ != CUDA_SUCCESS) return;
   charged_ = libraries;
+  // Others release their charge after the device has freed. So the charges are read first, and last in
+  // measure(): what is freed in between is in both differences.
+  others_before_ = all.ledger_.used_by_others(device);
   const ContextState* const another = all.contexts_.find_on(device);
   before_ = all.used_on(device, another ? another->object : nullptr);
   by_context_ = another || !before_.device;
@@ -40,7 +45,9 @@ MemoryCharges::PendingContext::~PendingContext() {
 }
 
 CUresult MemoryCharges::PendingContext::measure(CUcontext made) {
-  const uint64_t taken = growth(before_, all_.used_on(device_, by_context_ ? made : nullptr));
+  const MemoryUse after = all_.used_on(device_, by_context_ ? made : nullptr);
+  const uint64_t others = all_.ledger_.used_by_others(device_);
+  const uint64_t taken = growth(before_, after, others_before_ - std::min(others_before_, others));
   if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) {
     all_.log_refusal(device_, taken);
     return result;

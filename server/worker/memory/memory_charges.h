@@ -5,7 +5,8 @@
 //
 // An image is charged by its contents (protocol/images/device_bytes.h), a library once per context. A context
 // is charged by the growth of the process's device memory during its creation as the driver reports it, or
-// else by the decrease of the device's free memory. Limits are charged by their increase. Where only the
+// else by the decrease of the device's free memory, and by what other sessions of the tenant free meanwhile.
+// Limits are charged by their increase. Where only the
 // driver knows the size, an upper estimate is charged (ADR 0018).
 #pragma once
 #include <unordered_map>
@@ -41,7 +42,8 @@ class MemoryCharges {
     CUresult result_;
     uint64_t charged_ = 0;
     MemoryUse before_;
-    bool by_context_ = false;  // the memory in use is reported by a context, which may differ from NVML
+    uint64_t others_before_ = 0;  // charge of the tenant's other sessions
+    bool by_context_ = false;     // the memory in use is reported by a context, which may differ from NVML
   };
   // Releases the charge of a context that is about to be destroyed, in the destructor.
   class ContextRelease {

@@ -54,6 +54,7 @@ CUresult retain(CUcontext* context, CUdevice device) {
   if (driver().primary++ == 0) {
     g_primary = add_context();
     driver().memory_used += driver().primary_bytes;
+    if (driver().in_new_context) driver().in_new_context();
   }
   *context = g_primary;
   return CUDA_SUCCESS;
@@ -80,6 +81,7 @@ CUresult create_context(CUcontext* context, unsigned flags, CUdevice) {
   driver().context_flags.push_back(flags);
   t_current = *context = add_context();
   driver().memory_used += driver().context_bytes;
+  if (driver().in_new_context) driver().in_new_context();
   return CUDA_SUCCESS;
 }
 CUresult destroy_context(CUcontext context) {

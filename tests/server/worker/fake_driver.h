@@ -93,6 +93,7 @@ class FakeDriver {
   HostAccess host_access = HostAccess::works;  // set before the start; `faults`: granted, but access faults
   uint64_t context_bytes = 0;                  // device memory that each created context takes
   uint64_t primary_bytes = 0;                  // the same for the primary context
+  std::function<void()> in_new_context;        // called, locked, when a context is made
   enum class TellsUse { nothing, of_process, of_device };
   TellsUse tells_use = TellsUse::nothing;  // set before the start: memory use known without a context
   uint64_t range_base = 0;

@@ -181,6 +181,35 @@ TEST_CASE("charges the first context where the driver reports its size") {
   CHECK(tenant.used() == 3 * kPage);
 }
 
+TEST_CASE("memory that another session of the tenant frees meanwhile does not hide a context") {
+  Limited tenant(16 * kPage, [&](FakeDriver& fake) {
+    fake.primary_bytes = 3 * kPage;
+    fake.context_bytes = 2 * kPage;
+    fake.tells_use = FakeDriver::TellsUse::of_device;
+  });
+  TestClient& client = *tenant.client;
+  REQUIRE(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
+  REQUIRE(tenant.used() == 3 * kPage);
+  const auto other = std::move(*tenant.accounts.take("t"));
+  auto& charged = (**tenant.accounts.of("t"))->sessions[other->slot()].memory_used[0];
+  const auto frees = [&](uint64_t device_bytes) {
+    charged = 4 * kPage;
+    client.fake.locked([&] {
+      client.fake.memory_used += device_bytes;
+      client.fake.in_new_context = [&fake = client.fake, &charged, device_bytes] {
+        fake.memory_used -= device_bytes;
+        charged = 0;
+      };
+    });
+  };
+  frees(4 * kPage);
+  CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 5 * kPage);
+  CHECK(client.ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 3 * kPage);
+  client.fake.locked([&] { client.fake.in_new_context = nullptr; });
+}
+
 TEST_CASE("charges the first context with all memory in use where no earlier measurement exists") {
   Limited tenant(8 * kPage, [](FakeDriver& fake) {
     fake.memory_used = 2 * kPage;  // of another process
