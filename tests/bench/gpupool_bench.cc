@@ -408,12 +408,11 @@ int run(const Options& options) {
 void add_suites(CLI::App& app, Options& options) {
   app.add_option(
          "--suite", options.suite,
-         "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one "
-         "GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; "
-         "attacks: a poold under attack; survive: cut connections, moves and upgrades; all: everything else")
+         "rdma: RDMA compared with perftest; sharing: several tenants on one GPU; pool: leases from a "
+         "scheduler; mechanisms: quotas, compression, the image cache; attacks: a poold under attack; "
+         "survive: cuts, moves and upgrades; all: everything else")
       ->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing", "survive"}));
-  app.add_option("--seconds", options.sharing.seconds,
-                 "seconds per measurement of the suites sharing, pool and attacks [10]")
+  app.add_option("--seconds", options.sharing.seconds, "seconds per measurement; sharing, pool, attacks [10]")
       ->check(CLI::Range(0.2, 600.0));
   app.add_option(
          "--only", options.sharing.only,
@@ -427,8 +426,7 @@ void add_suites(CLI::App& app, Options& options) {
                              "failover",   "quota",   "pools",      "compression", "images",    "answers",
                              "resident",   "records", "served",     "silence",     "numbering", "moves",
                              "upgrades",   "drains"}));
-  app.add_option("--kills", options.failover.kills,
-                 "number of kills of the leading scheduler, pool suite [50]")
+  app.add_option("--kills", options.failover.kills, "kills of the leading scheduler, pool suite [50]")
       ->check(CLI::Range(1, 10'000));
 }
 

@@ -3,7 +3,9 @@
 // pool become idle and checks that all resources are accounted for. One thread. Failures of the test itself
 // are exceptions.
 #pragma once
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <random>
 
@@ -70,14 +72,18 @@ class Chaos {
   bool lose_power_of_clients();
   bool lose_power_of_scheduler();
 
-  // Helpers of the faults (faults.cc, move_faults.cc).
-  void undrain(const std::string& node);
+  // Helpers of the faults (faults.cc).
+  void undrain(const std::string& node);  // move_faults.cc
   uint64_t pick(uint64_t below) { return random_() % below; }
   int64_t time_between(int64_t from, int64_t to) {
     return from + static_cast<int64_t>(pick(static_cast<uint64_t>(to - from + 1)));
   }
   template <class T>
-  T* any_of(const std::vector<T*>& all, const std::function<bool(const T&)>& fits);
+  T* any_of(const std::vector<T*>& all, const std::function<bool(const T&)>& fits) {
+    std::vector<T*> fitting;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(fitting), [&](T* one) { return fits(*one); });
+    return fitting.empty() ? nullptr : fitting[pick(fitting.size())];
+  }
   GpuMachine* restartable_gpus();
   GpuMachine* running_gpus();
   SchedulerMachine* running_scheduler();

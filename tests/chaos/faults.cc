@@ -74,13 +74,6 @@ void Chaos::inject_one() {
   ++injected_["no fault possible"];
 }
 
-template <class T>
-T* Chaos::any_of(const std::vector<T*>& all, const std::function<bool(const T&)>& fits) {
-  std::vector<T*> fitting;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(fitting), [&](T* one) { return fits(*one); });
-  return fitting.empty() ? nullptr : fitting[pick(fitting.size())];
-}
-
 GpuMachine* Chaos::running_gpus() {
   std::vector<GpuMachine*> all;
   for (const auto& one : poolds_) all.push_back(one.get());
@@ -383,39 +376,6 @@ bool Chaos::disturb_link() {
   later(time, [host, starts = host->starts()] {
     if (host->is_on() && host->starts() == starts) host->disturb("");
   });
-  return true;
-}
-
-bool Chaos::lose_power_of_gpus() {
-  GpuMachine* const machine = restartable_gpus();
-  if (!machine) return false;
-  fault_log_.begin(machine->host().name(), time_of_day());
-  machine->host().power_off();
-  lost_poold(*machine);
-  return true;
-}
-
-bool Chaos::lose_power_of_clients() {
-  std::vector<Host*> all;
-  for (const auto& one : clients_) all.push_back(one.get());
-  Host* const host = any_of<Host>(all, [](const Host& one) { return one.is_on(); });
-  if (!host) return false;
-  fault_log_.begin(host->name(), time_of_day());
-  for (const auto& job : jobs_->running()) job->may_leak = job->may_leak || job->client == host;
-  host->power_off();
-  later(time_between(0, 2'000), [this, host] {
-    host->power_on();
-    fault_log_.end(host->name(), time_of_day());
-  });
-  return true;
-}
-
-bool Chaos::lose_power_of_scheduler() {
-  SchedulerMachine* const machine = running_scheduler();
-  if (!machine) return false;
-  note_leases();
-  machine->host().power_off();
-  lost_scheduler(*machine);
   return true;
 }
 
