@@ -56,6 +56,17 @@ class Notice {
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
+// The client shows its token at the address that its server names, so that must be no less protected than the
+// server's own. The socket of another server on this machine could be anybody's.
+Result<void> check_destination(const std::string& home, const std::string& address) {
+  if (address.starts_with("tls://")) return {};
+  if (home.starts_with("tls://"))
+    return Error{ErrorCode::refused, "an encrypted session goes on at tls:// addresses only"};
+  if (!address.starts_with("tcp://"))
+    return Error{ErrorCode::refused, "a session goes on at tls:// and tcp:// addresses only"};
+  return {};
+}
+
 }  // namespace
 
 // The session while it is with no worker.
@@ -152,6 +163,11 @@ Result<bool> Session::try_to_come_back(Absence& absence) {
   if (target.reply().status != hello::Status::ok) {
     const std::string& moved_to = target.reply().moved_to;
     if (moved_to.empty()) return false;
+    if (const auto allowed = check_destination(absence.home, moved_to); !allowed) {
+      log_warning("the session cannot go on at %s: %s", moved_to.c_str(), allowed.error().message.c_str());
+      absence.suspended.failure = allowed.error().message;
+      return false;
+    }
     log_debug("the session is to go on at %s", moved_to.c_str());
     absence.address = moved_to;
     absence.elsewhere = Clock::now();

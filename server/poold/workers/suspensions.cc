@@ -49,6 +49,18 @@ std::string session_text(uint64_t session) {
   return "session " + std::to_string(session);
 }
 
+// The client shows its token there. It checks this itself, too (client/session/session_suspension.cc).
+Result<void> check_destination(const SuspendedSession& session, const std::string& at) {
+  if (at.empty() || at.starts_with("tls://")) return {};
+  if (session.over_tls)
+    return Error{ErrorCode::closed, session_text(session.number) +
+                                        " is encrypted: it goes on at tls:// addresses only, because its "
+                                        "client sends its token there"};
+  if (!at.starts_with("tcp://"))
+    return Error{ErrorCode::closed, "a session goes on at tls:// and tcp:// addresses only"};
+  return {};
+}
+
 }  // namespace
 
 Suspensions::Suspensions(asio::io_context& context, Workers& workers, Migrations& migrations,
@@ -121,6 +133,7 @@ Result<void> Suspensions::suspend(uint64_t number, const Order& order, Answered 
   session.since = std::chrono::system_clock::now();
   session.resume_timeout = worker.resume_timeout;
   session.credential = worker.client.credential;
+  session.over_tls = worker.client.transport == "tls";
   session.asked = session.last_seen = Clock::now();
   session.answered = std::move(answered);
   store(session, order.encrypts);
@@ -180,6 +193,7 @@ Result<void> Suspensions::resume(uint64_t number, const std::string& at, Answere
     return Error{ErrorCode::unavailable, session_text(number) + " is not suspended"};
   if (session->wanted || session->answered || session->state != State::suspended)
     return Error{ErrorCode::refused, session_text(number) + " is being resumed already"};
+  if (auto checked = check_destination(*session, at); !checked) return checked;
   session->wanted = at.empty();
   session->at = at;
   session->sent_away = false;

@@ -61,6 +61,7 @@ struct SuspendedSession {
   std::string at;                        // the server where the client is to go on; empty: here
   bool sent_away = false;                // it was told so
   std::optional<Credential> credential;  // of the client; nullopt: not known
+  bool over_tls = false;                 // the client's last connection was encrypted
   Clock::time_point asked;
   Answered answered;  // of the present request
 
@@ -113,7 +114,8 @@ class Suspensions {
   // Migrations::request().
   Result<void> suspend(uint64_t session, const Order& order, Answered answered);
   // Resumes a session here, or has its client go on at the server at `at`, which must have the file.
-  // ErrorCode::unavailable: no suspended session has this number; refused: it is being resumed already.
+  // ErrorCode::unavailable: no suspended session has this number; refused: it is being resumed already;
+  // closed: its client must not go on there.
   Result<void> resume(uint64_t session, const std::string& at, Answered answered);
   // Resumes the session of a file, when its client comes.
   void resume_file(const std::string& path, Answered answered);

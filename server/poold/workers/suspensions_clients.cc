@@ -48,6 +48,7 @@ void Suspensions::returns(Client client) {
     return hooks_.refuse(std::move(client), {control::HelloReply::DENIED,
                                              "no suspended session of this client is here: it has ended"});
   session->last_seen = Clock::now();
+  session->over_tls = client.transport == "tls";
   if (client.resume->link == wire::kForgetsLink) {
     keep_waiting(std::move(client), "the file is removed");
     return forget(*session);
