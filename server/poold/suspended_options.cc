@@ -46,7 +46,8 @@ Result<SuspendedFiles::Settings> suspended_files(const ServerOptions& options) {
   SuspendedFiles::Settings settings{.memory_bytes = uint64_t{options.host_memory_for_suspended_mib} << 20,
                                     .folder = options.suspended_folder,
                                     .disk_bytes = uint64_t{options.suspended_disk_mib} << 20,
-                                    .secret = std::nullopt};
+                                    .secret = std::nullopt,
+                                    .plaintext = options.suspended_plaintext};
   if (!settings.folder.empty()) {
     if (auto checked = check_folder(settings.folder); !checked) return checked.error();
   }

@@ -22,6 +22,9 @@ namespace gpupool::testing {
 
 constexpr unsigned kShare = kSanitized ? 4 : 1;  // of the rounds
 
+// Without this option, the tests' servers accept files that are not encrypted.
+constexpr const char* kOnlyEncrypted = "--suspended-plaintext=false";
+
 // The folder and the key of suspended sessions, which servers may share.
 struct Store {
   Store() {
@@ -39,6 +42,8 @@ struct Store {
                                                           {"--suspended-key", folder.path() / "key"}}) {
       if (std::find(more.begin(), more.end(), name) == more.end()) all.insert(all.end(), {name, value});
     }
+    if (std::find(more.begin(), more.end(), kOnlyEncrypted) == more.end())
+      all.push_back("--suspended-plaintext");
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

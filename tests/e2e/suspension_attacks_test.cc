@@ -1,5 +1,9 @@
-// Attacks on suspended sessions: servers that send their clients elsewhere.
+// Attacks on suspended sessions: servers that send their clients elsewhere, and replaced files.
+#include <unistd.h>
+
+#include "server/suspension/record_file.h"
 #include "tests/e2e/suspended_program.h"
+#include "tests/server/suspension/memory_file.h"
 #include "tests/support/certificates.h"
 #include "tests/support/contains.h"
 #include "tests/support/other_service.h"
@@ -23,6 +27,30 @@ void restart(Changing& changing, std::vector<std::string> options, const std::st
 void find_number(Changing& changing) {
   REQUIRE(changing.pool->poold().await_log("suspended_session_found"));
   changing.number = std::to_string(sessions_of(*changing.pool)[0]["number"].get<uint64_t>());
+}
+
+// The contents of an encrypted file in one that is not, as somebody may forge it who knows the program.
+std::string without_encryption(const std::string& encrypted) {
+  const MemoryFile from(std::as_bytes(std::span(encrypted))), to;
+  const auto secret = suspension::secret_of(std::string(32, 'k'));
+  REQUIRE(secret);
+  auto reader = suspension::RecordReader::open(from.descriptor(), *secret);
+  auto writer = suspension::RecordWriter::begin(to.descriptor(), std::nullopt);
+  REQUIRE(reader);
+  REQUIRE(writer);
+  for (auto kind = suspension::RecordKind::header; kind != suspension::RecordKind::end;) {
+    const auto record = reader->next();
+    REQUIRE(record);
+    kind = record->kind;
+    REQUIRE(writer->append(kind, record->payload));
+  }
+  std::string forged(static_cast<size_t>(to.size()), '\0');
+  REQUIRE(::pread(to.descriptor(), forged.data(), forged.size(), 0) == static_cast<ssize_t>(forged.size()));
+  return forged;
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
 }  // namespace
@@ -76,6 +104,46 @@ TEST_CASE("a session goes on at no socket of the client's machine that its serve
       pool_admin(*changing.pool, {"resume", changing.number, "--at", "shm://@gpupool-1"});
   CHECK(refused.status == 1);
   CHECK_THAT(refused.output, ContainsSubstring("at tls:// and tcp:// addresses only"));
+  changing.expect_resumed();
+  changing.expect_nothing_lost();
+}
+
+TEST_CASE("a file that is not encrypted is not resumed in place of an encrypted one") {
+  Changing changing(4);  // its server accepts files that are not encrypted, but not in place of this one
+  changing.expect_suspended({"--to", "disk", "--encrypt"});
+  const std::string good = content_of(changing.path);
+  write_file(changing.path, without_encryption(good));
+  const Json reply = changing.resume();
+  INFO(reply.dump());
+  CHECK(reply["resumed"] == false);
+  CHECK_THAT(reply["reason"].get<std::string>(), ContainsSubstring("no longer encrypted"));
+  write_file(changing.path, good);
+  changing.expect_resumed();
+  changing.expect_nothing_lost();
+}
+
+TEST_CASE("poold with a key encrypts all files on disk and accepts no others") {
+  Changing changing(4, {kOnlyEncrypted});
+  changing.expect_suspended({"--to", "disk"});
+  CHECK(sessions_of(*changing.pool)[0]["suspended_encrypted"] == true);
+  const std::string good = content_of(changing.path), forged = without_encryption(good);
+  const std::string elsewhere = changing.store.folder.path() / "forged";
+  write_file(elsewhere, forged);
+  {
+    Pool other({}, {"--resume-timeout", "30", "--suspended-key", changing.store.folder.path() / "key"});
+    const Finished refused = pool_admin(other, {"resume", "--file", elsewhere});
+    INFO(refused.output);
+    CHECK(refused.status == 1);
+    CHECK_THAT(refused.output, ContainsSubstring("not encrypted"));
+  }
+  write_file(changing.path, forged);
+  restart(changing, {kOnlyEncrypted});
+  CHECK(changing.pool->poold().await_log("suspended_file_left"));
+  CHECK(sessions_of(*changing.pool).empty());
+  write_file(changing.path, good);
+  restart(changing, {kOnlyEncrypted});
+  find_number(changing);
+  changing.app.signal(SIGCONT);
   changing.expect_resumed();
   changing.expect_nothing_lost();
 }

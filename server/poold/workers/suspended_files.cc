@@ -89,6 +89,8 @@ Result<void> restore_file(int file, const std::string& session_id, int socket,
                           const std::optional<suspension::Secret>& secret) {
   auto reader = RecordReader::open(file, secret);
   if (!reader) return reader.error();
+  if (secret && !reader->encrypted())
+    return Error{ErrorCode::malformed, "the file is no longer encrypted: it was replaced"};
   const auto header = suspension::read_header(*reader);
   if (!header) return header.error();
   if (header->session_id() != session_id)
@@ -96,13 +98,18 @@ Result<void> restore_file(int file, const std::string& session_id, int socket,
   return suspension::restore_session(*reader, socket);
 }
 
-Result<Found> look_at(const std::string& path, const std::optional<suspension::Secret>& secret) {
+Result<Found> look_at(const std::string& path, const std::optional<suspension::Secret>& secret,
+                      bool only_encrypted) {
   const SuspendedFiles::Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat about {};
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0) return os_error(path);
   if (!S_ISREG(about.st_mode)) return Error{ErrorCode::invalid, path + ": not a regular file"};
   auto reader = RecordReader::open(file.number(), secret);
   if (!reader) return Error{reader.error().code, path + ": " + reader.error().message};
+  if (only_encrypted && !reader->encrypted())
+    return Error{ErrorCode::refused, path +
+                                         ": not encrypted, so anybody may have made it; poold with a key "
+                                         "reads only encrypted files, see --suspended-plaintext"};
   const auto header = suspension::read_header(*reader);
   if (!header) return Error{header.error().code, path + ": " + header.error().message};
   return Found{{.path = path,
@@ -112,7 +119,8 @@ Result<Found> look_at(const std::string& path, const std::optional<suspension::S
                *header};
 }
 
-std::vector<Found> scan_folder(const std::string& folder, const std::optional<suspension::Secret>& secret) {
+std::vector<Found> scan_folder(const std::string& folder, const std::optional<suspension::Secret>& secret,
+                               bool only_encrypted) {
   std::vector<Found> found;
   DIR* const listing = ::opendir(folder.c_str());
   if (!listing) {
@@ -124,7 +132,7 @@ std::vector<Found> scan_folder(const std::string& folder, const std::optional<su
     const std::string name = entry->d_name, path = folder + "/" + name;
     if (name.ends_with(std::string(kEnding) + std::string(kPart))) ::unlink(path.c_str());
     if (!name.ends_with(kEnding)) continue;
-    auto one = look_at(path, secret);
+    auto one = look_at(path, secret, only_encrypted);
     if (one)
       found.push_back(std::move(*one));
     else
@@ -193,7 +201,9 @@ void SuspendedFiles::store(const Header& header, bool to_disk, bool encrypts, Sh
 void SuspendedFiles::restore(const File& file, const std::string& session_id, Shared socket,
                              std::function<void(Result<void>)> done) {
   run<Result<void>>(
-      [file, session_id, socket = std::move(socket), secret = settings_.secret](State&) -> Result<void> {
+      [file, session_id, socket = std::move(socket),
+       // Not what the file says about itself.
+       secret = file.encrypted ? settings_.secret : std::nullopt](State&) -> Result<void> {
         if (file.memory) return restore_file(file.memory->number(), session_id, socket->number(), secret);
         const Descriptor opened(::open(file.path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
         if (opened.number() < 0) return os_error(file.path);
@@ -203,14 +213,16 @@ void SuspendedFiles::restore(const File& file, const std::string& session_id, Sh
 }
 
 void SuspendedFiles::look(const std::string& path, std::function<void(Result<Found>)> done) {
-  run<Result<Found>>([path, secret = settings_.secret](State&) { return look_at(path, secret); },
+  run<Result<Found>>([path, secret = settings_.secret, only_encrypted = settings_.encrypts_disk()](
+                         State&) { return look_at(path, secret, only_encrypted); },
                      std::move(done));
 }
 
 void SuspendedFiles::scan(std::function<void(std::vector<Found>)> done) {
   run<std::vector<Found>>(
-      [folder = settings_.folder, secret = settings_.secret](State& state) {
-        auto found = scan_folder(folder, secret);
+      [folder = settings_.folder, secret = settings_.secret,
+       only_encrypted = settings_.encrypts_disk()](State& state) {
+        auto found = scan_folder(folder, secret, only_encrypted);
         for (Found& one : found) one.file.owned = state.disk.take(one.file.bytes);
         return found;
       },

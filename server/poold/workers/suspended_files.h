@@ -25,6 +25,9 @@ class SuspendedFiles {
     std::string folder;                        // empty: none on disk
     uint64_t disk_bytes = 0;                   // limit of files in the folder
     std::optional<suspension::Secret> secret;  // for encrypted files
+    bool plaintext = false;  // although there is a secret, files on disk need not be encrypted
+
+    bool encrypts_disk() const { return secret && !plaintext; }
   };
   // A descriptor that may be shared with a thread, and is closed with its last user's reference.
   class Descriptor {

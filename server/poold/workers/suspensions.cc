@@ -136,7 +136,7 @@ Result<void> Suspensions::suspend(uint64_t number, const Order& order, Answered 
   session.over_tls = worker.client.transport == "tls";
   session.asked = session.last_seen = Clock::now();
   session.answered = std::move(answered);
-  store(session, order.encrypts);
+  store(session, order.encrypts || (order.to_disk && settings_.files.encrypts_disk()));
   return {};
 }
 
