@@ -1,4 +1,5 @@
-// Finds poold's own secrets (the TLS key, the node's token) that a worker could read. Any thread.
+// Finds poold's own secrets (the TLS key, the node's token, suspended sessions) that a worker could read. Any
+// thread.
 #pragma once
 #include <string>
 #include <utility>
@@ -10,7 +11,7 @@ namespace gpupool::server {
 
 struct Secret {
   std::string name;  // of the option
-  std::string file;
+  std::string file;  // or folder
 };
 
 // Returns a message for each secret that a worker could read. Files that do not exist are skipped.

@@ -28,7 +28,8 @@ std::vector<std::string> readable_secrets_of(const ServerOptions& options,
                                              const std::string& device_library) {
   const std::vector<Secret> secrets{{"--tls-key", options.tls.key},
                                     {"--pool-token-file", options.pool.token_file},
-                                    {"--suspended-key", options.suspended_key}};
+                                    {"--suspended-key", options.suspended_key},
+                                    {"--suspended-folder", options.suspended_folder}};
   return readable_secrets(secrets, settings_of(options),
                           {std::filesystem::path(device_library).parent_path()});
 }

@@ -35,6 +35,9 @@ Result<void> check_folder(const std::string& path) {
   if (::stat(path.c_str(), &about) != 0) return wrong(option, std::generic_category().message(errno));
   if (!S_ISDIR(about.st_mode)) return wrong(option, "is not a folder");
   if (::access(path.c_str(), W_OK | X_OK) != 0) return wrong(option, std::generic_category().message(errno));
+  if (about.st_uid != 0 && about.st_uid != ::geteuid())
+    return wrong(option,
+                 "belongs to another user, who can replace its files; give it to poold's user or root");
   const auto others = files::access_of_others(about);
   if (others.writable || others.readable) return wrong(option, "other users can open it; chmod 700 " + path);
   return {};

@@ -112,6 +112,12 @@ struct DeviceFolder {
     std::filesystem::permissions(file, std::filesystem::perms(0600));
     return file;
   }
+  std::string secret_folder(const std::string& name) const {
+    const std::string made = folder.path() / name;
+    REQUIRE(::mkdir(made.c_str(), 0700) == 0);
+    if (::geteuid() == 0) REQUIRE(::chown(made.c_str(), kNobody, kNobody) == 0);
+    return made;
+  }
 };
 
 }  // namespace
@@ -197,8 +203,10 @@ TEST_CASE("poold does not start where a worker could read its secrets") {
   const auto [option, name] =
       GENERATE(table<std::string, std::string>({{"--tls-key", "server.key"},
                                                 {"--pool-token-file", "node.token"},
-                                                {"--suspended-key", "suspended.key"}}));
-  const std::string secret = device.secret(name);
+                                                {"--suspended-key", "suspended.key"},
+                                                {"--suspended-folder", "suspended"}}));
+  const std::string secret =
+      option == "--suspended-folder" ? device.secret_folder(name) : device.secret(name);
   std::vector<std::string> words = ordinary_poold({"--device", device.library, option, secret});
   const LeaseMaker maker;
   if (option == "--pool-token-file") {
@@ -278,6 +286,25 @@ TEST_CASE("root's poold does not start where its secrets belong to the workers' 
   CHECK(refuses("61100-61199", 0, 61150, 0640));
   CHECK_FALSE(refuses("61100-61199", 61200, 0, 0600));
   CHECK_FALSE(refuses("61100-61199", 0, 61150, 0600));
+}
+
+TEST_CASE("root's poold does not start where its suspended sessions belong to another user") {
+  if (::geteuid() != 0) return report_skip("only root's workers become other users");
+  const DeviceFolder device, elsewhere;
+  const std::string folder = elsewhere.secret_folder("suspended");
+  const auto refusal = [&](const std::string& users, uid_t owner) {
+    REQUIRE(::chown(folder.c_str(), owner, 0) == 0);
+    const Finished refused = run_to_end({program_path("poold"), "--device", device.library, "--listen",
+                                         "tcp://127.0.0.1:0", "--admin-socket", "none", "--worker-users",
+                                         users, "--suspended-folder", folder, "--metrics", "not an address"});
+    CHECK(refused.status == 1);
+    return refused.output;
+  };
+  // Workers of one session could open the sessions of all tenants, if they reached the folder.
+  CHECK(refusal("61100-61199", 61150).find("belongs to") != std::string::npos);
+  CHECK(refusal("61100-61199", 61300).find("--suspended-folder " + folder + ": belongs to another user") !=
+        std::string::npos);
+  CHECK(refusal("61100-61199", 0).find("suspended") == std::string::npos);
 }
 
 TEST_CASE("poold logs one warning for each confinement layer that is not effective") {
