@@ -23,6 +23,9 @@ using transport::Clock;
 constexpr size_t kRecordBytes = 1u << 20;  // a record ends with the command that reaches this size
 // Of a worker, between two commands and while it executes one. It may have to compile code.
 constexpr std::chrono::seconds kSilentTime{120};
+// Times, in milliseconds since 1970, must be numbers of nanoseconds as well, with which poold and pool-admin
+// count.
+constexpr int64_t kLatestMs = 9'000'000'000'000;
 
 struct CommandHead {
   wire::AdoptedCommand prefix;
@@ -140,6 +143,10 @@ Result<void> send(transport::Connection& worker, std::span<const std::byte> byte
   return {};
 }
 
+bool is_time(int64_t since_1970_ms) {
+  return since_1970_ms >= 0 && since_1970_ms <= kLatestMs;
+}
+
 Error unexpected_record() {
   return {ErrorCode::malformed, "the file of the suspended session has an unexpected record"};
 }
@@ -211,7 +218,9 @@ Result<Header> read_header(RecordReader& reader) {
   if (header.protocol_version() != wire::kPeerProtocolVersion)
     return Error{ErrorCode::malformed,
                  "the session was suspended by another release of gpupool; use the same one"};
-  if (header.session_id().size() != 16 || header.resume_key().size() != 32) return unexpected_record();
+  if (header.session_id().size() != 16 || header.resume_key().size() != 32 || !is_time(header.started_ms()) ||
+      !is_time(header.suspended_ms()))
+    return unexpected_record();
   return header;
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -70,6 +71,10 @@ void restore(int file, const std::string* expected) {
   if (!reader) return fuzz::require(!expected);
   const auto read = suspension::read_header(*reader);
   if (!read) return fuzz::require(!expected);
+  for (const int64_t time : {read->started_ms(), read->suspended_ms()}) {  // poold counts with them
+    const std::chrono::nanoseconds counted = std::chrono::milliseconds(time);
+    fuzz::require(counted.count() / 1'000'000 == time);
+  }
   const Sent answered(bytes_of(wire::Preamble{}) + bytes_of(wire::MessageHeader{}));
   const auto restored = suspension::restore_session(*reader, answered.poold);
   // What follows the last command is not stored. The worker has answered already, so poold may notice that

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <limits>
+#include <span>
 #include <vector>
 
 #include "protocol/wire/commands.h"
@@ -203,6 +205,31 @@ TEST_CASE("a file that is cut at any record restores nothing, and its worker get
     INFO(size << " bytes");
     CHECK_FALSE(cut.result);
     CHECK(cut.received.size() < session.size());
+  }
+}
+
+TEST_CASE("a header with a time that cannot be counted in nanoseconds is refused") {
+  const auto accepts = [](int64_t started_ms, int64_t suspended_ms) {
+    const MemoryFile file;
+    auto writer = RecordWriter::begin(file.descriptor(), {});
+    REQUIRE(writer);
+    Header forged = header();
+    forged.set_started_ms(started_ms);
+    forged.set_suspended_ms(suspended_ms);
+    const std::string bytes = forged.SerializeAsString();
+    REQUIRE(writer->append(RecordKind::header, std::as_bytes(std::span(bytes))));
+    auto reader = RecordReader::open(file.descriptor(), {});
+    REQUIRE(reader);
+    return read_header(*reader).ok();
+  };
+  constexpr int64_t kNow = 1'800'000'000'000, kLeast = std::numeric_limits<int64_t>::min(),
+                    kMost = std::numeric_limits<int64_t>::max();
+  CHECK(accepts(kNow, kNow));
+  CHECK(accepts(0, 0));
+  for (const int64_t wrong : {kLeast, int64_t{-1}, kMost / 1'000'000 + 1, kMost}) {
+    INFO(wrong);
+    CHECK_FALSE(accepts(wrong, kNow));
+    CHECK_FALSE(accepts(kNow, wrong));
   }
 }
 
