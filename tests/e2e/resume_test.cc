@@ -4,12 +4,15 @@
 
 #include <filesystem>
 
+#include "common/token/token.h"
 #include "protocol/peers/proof.h"
 #include "protocol/wire/commands.h"
 #include "tests/e2e/pool.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/cutting_proxy.h"
+#include "tests/support/lease_maker.h"
 #include "tests/support/raw_client.h"
 
 using namespace gpupool;
@@ -37,13 +40,16 @@ void count_despite_cuts(Pool& pool, const std::string& scheme, uint64_t mean, un
 
 // A session that speaks the protocol by hand, and can resume.
 struct Resumable {
-  explicit Resumable(Pool& pool) : endpoint(pool.poold().endpoint()), client(endpoint) {
+  explicit Resumable(Pool& pool, std::string token_text = "")
+      : endpoint(pool.poold().endpoint()), client(endpoint), token(std::move(token_text)) {
     hello::Hello hello = test_hello();
     hello.can_resume = true;
+    hello.token = token;
     reply = client.open(hello);
   }
   hello::Hello hello_for(uint64_t attempt, uint64_t received) const {
     hello::Hello hello = test_hello();
+    hello.token = token;
     hello.session_id = reply.session_id;
     hello.resume_attempt = attempt;
     hello.resume_received = received;
@@ -58,8 +64,21 @@ struct Resumable {
   }
   transport::Endpoint endpoint;
   RawClient client;
+  const std::string token;
   hello::HelloReply reply;
 };
+
+// A session that begins with the token `own` is not resumed with another one, whatever the client proves.
+void expect_only_with(const std::string& own, const std::string& other, Pool& pool) {
+  Resumable session(pool, own);
+  session.client.ping();
+  constexpr uint64_t kPong = sizeof(wire::MessageHeader);
+  auto stolen = session.hello_for(1, kPong);
+  stolen.token = other;
+  CHECK(session.answer_to(stolen).status == hello::Status::denied);
+  session.client.ping();  // undisturbed
+  CHECK(session.answer_to(session.hello_for(1, 2 * kPong)).status == hello::Status::ok);
+}
 
 }  // namespace
 
@@ -189,6 +208,26 @@ TEST_CASE("only a session's client can resume it") {
   CHECK(session.answer_to(session.hello_for(2, 1'000'000)).status == hello::Status::ok);
   CHECK(pool.poold().await_log("session_ended"));
   CHECK(session.answer_to(session.hello_for(3, 2 * kPong)).status == hello::Status::denied);
+}
+
+TEST_CASE("another tenant cannot resume a session, even with a valid proof") {
+  const TemporaryFolder folder;
+  const std::string own = *make_token(), others = *make_token();
+  std::string config;
+  for (const auto& [name, token] : {std::pair("own", own), std::pair("other", others)})
+    config += std::string("[[tenant]]\nname = \"") + name + "\"\ntokens = [\"" +
+              hash_text(hash_token(token)) + "\"]\n";
+  Pool pool({}, {"--resume-timeout", "60", "--config", folder.write("poold.toml", config)});
+  expect_only_with(own, others, pool);
+}
+
+TEST_CASE("another lease of the same tenant cannot resume a session, even with a valid proof") {
+  LeaseMaker maker;
+  std::vector<std::string> options = maker.options();
+  options.insert(options.end(), kResumes.begin(), kResumes.end());
+  Pool pool({}, options);
+  const std::string gpu = Json::parse(pool_admin(pool, {"gpus"}).output)[0]["uuid"];
+  expect_only_with(maker.token(maker.lease({gpu}, 100)), maker.token(maker.lease({gpu}, 100)), pool);
 }
 
 TEST_CASE("a client that cannot resume keeps no session alive") {

@@ -50,6 +50,15 @@ class FakePool {
     client.pid = pid;
     return client;
   }
+  // True if the session is of the client's tenant and lease.
+  bool belongs(uint64_t session, const server::Client& client) const {
+    bool is_own = false;
+    pool_.for_each_session([&](const server::SessionView& view) {
+      if (view.number == session)
+        is_own = view.client.tenant == client.tenant && view.client.lease == client.lease;
+    });
+    return is_own;
+  }
   int client_end(size_t index) const { return clients_[index]; }
   size_t client_ends() const { return clients_.size(); }
   // Assigns the next worker to a client of the tenant; all workers report that they are ready.

@@ -309,10 +309,11 @@ class Attack {
       shown.proof.assign(proof.begin(), proof.end());
     }
     client.resume = shown;
+    const bool owns = knows && pool_.belongs(its->session, client);
     const uint64_t refused = pool_.refused();
     pool_.pool().resume(std::move(client));
     if (pool_.refused() != refused) return;
-    if (!knows || how == 3 || shown.link > wire::kMaxBulkConnections) std::abort();
+    if (!owns || how == 3 || shown.link > wire::kMaxBulkConnections) std::abort();
     // No attempt can be repeated.
     if (!resumed_.insert({its->session, shown.link, shown.attempt}).second) std::abort();
   }
