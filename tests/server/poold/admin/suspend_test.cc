@@ -4,9 +4,11 @@
 #include <future>
 #include <optional>
 
+#include "common/token/token.h"
 #include "protocol/peers/proof.h"
 #include "protocol/wire/migration.h"
 #include "tests/server/poold/admin/admin_client.h"
+#include "tests/support/lease_maker.h"
 #include "tests/support/raw_client.h"
 
 using namespace gpupool;
@@ -54,9 +56,10 @@ auto resume_beside(const PooldProcess& poold, uint64_t session) {
 
 // A client that suspends its session, and comes back.
 struct SuspendingClient : RawClient {
-  explicit SuspendingClient(const PooldProcess& poold)
-      : RawClient(poold.endpoint()), endpoint(poold.endpoint()) {
+  explicit SuspendingClient(const PooldProcess& poold, std::string token_text = "")
+      : RawClient(poold.endpoint()), endpoint(poold.endpoint()), token(std::move(token_text)) {
     hello::Hello hello = test_hello();
+    hello.token = token;
     hello.can_migrate = hello.can_resume = true;
     reply = open(hello);
   }
@@ -93,6 +96,7 @@ struct SuspendingClient : RawClient {
   }
   hello::Hello returning(uint64_t attempt, uint32_t link = wire::kReturnsLink, std::string key = "") const {
     hello::Hello hello = test_hello();
+    hello.token = token;
     hello.can_migrate = hello.can_resume = true;
     hello.session_id = reply.session_id;
     hello.bulk_link = link;
@@ -108,6 +112,7 @@ struct SuspendingClient : RawClient {
     return other.receive_reply();
   }
   const transport::Endpoint endpoint;
+  const std::string token;
   hello::HelloReply reply;
 };
 
@@ -128,6 +133,31 @@ uint64_t suspend(const PooldProcess& poold, SuspendingClient& client) {
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+// A session that began with the token `own` neither waits nor ends for a client with another one, whatever
+// that proves.
+void expect_only_with(const std::string& own, const std::string& other, const PooldProcess& poold) {
+  SuspendingClient client(poold, own);
+  suspend(poold, client);
+  for (const uint32_t link : {wire::kReturnsLink, wire::kForgetsLink}) {
+    auto stolen = client.returning(1, link);
+    stolen.token = other;
+    CHECK(client.answer_to(stolen).status == hello::Status::denied);
+  }
+  CHECK(AdminClient(poold).sessions().size() == 1);
+  RawClient back(poold.endpoint());
+  back.send_hello(client.returning(1));
+  auto resumed = resume_beside(poold, 1);
+  CHECK(back.receive_reply().status == hello::Status::ok);
+  CHECK(AdminClient(poold).kill(2, "enough") == StatusCode::OK);
+  CHECK_FALSE(resumed.get().reply.resumed());
+}
+
+std::vector<std::string> suspends_and(const std::vector<std::string>& more) {
+  std::vector<std::string> options = kSuspends;
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
 }
 
 }  // namespace
@@ -182,6 +212,26 @@ TEST_CASE("only a client that proves the session's key waits for a suspended ses
   CHECK(second.receive_reply().status == hello::Status::ok);
   CHECK(AdminClient(poold).kill(2, "enough") == StatusCode::OK);
   CHECK_FALSE(resumed.get().reply.resumed());
+}
+
+TEST_CASE("another tenant gets no suspended session, even with a valid proof") {
+  const TemporaryFolder folder;
+  const std::string own = *make_token(), others = *make_token();
+  std::string config;
+  for (const auto& [name, token] : {std::pair("own", own), std::pair("other", others)})
+    config += std::string("[[tenant]]\nname = \"") + name + "\"\ntokens = [\"" +
+              hash_text(hash_token(token)) + "\"]\n";
+  const PooldProcess poold(kDevice, suspends_and({"--config", folder.write("poold.toml", config)}));
+  expect_only_with(own, others, poold);
+}
+
+TEST_CASE("another lease of the same tenant gets no suspended session, even with a valid proof") {
+  LeaseMaker maker;
+  const PooldProcess poold(kDevice, suspends_and(maker.options()));
+  const auto gpus = AdminClient(poold).get(&admin::Admin::Stub::ListGpus, admin::ListGpusRequest()).gpus();
+  const auto token = [&] { return maker.token(maker.lease({gpus[0].uuid()}, 100)); };
+  const std::string own = token(), others = token();
+  expect_only_with(own, others, poold);
 }
 
 TEST_CASE("a client that asks without being asked, or that lies, suspends nothing") {
