@@ -53,6 +53,17 @@ void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
+// Runs poold with the store's options, and expects that it does not start.
+std::string refusal_of(const Store& store) {
+  std::vector<std::string> words{program_path("poold"), "--device",       test_device(), "--listen",
+                                 "tcp://127.0.0.1:0",   "--admin-socket", "none"};
+  for (const std::string& word : store.options()) words.push_back(word);
+  const Finished refused = run_to_end(words);
+  INFO(refused.output);
+  CHECK(refused.status == 1);
+  return refused.output;
+}
+
 }  // namespace
 
 // A server that was started anew does not know yet how the client is connected, and so names it any address,
@@ -146,4 +157,19 @@ TEST_CASE("poold with a key encrypts all files on disk and accepts no others") {
   changing.app.signal(SIGCONT);
   changing.expect_resumed();
   changing.expect_nothing_lost();
+}
+
+TEST_CASE("poold does not start with a key of suspended sessions that other users can read or write") {
+  const Store store;
+  const std::string key = store.folder.path() / "key";
+  for (const auto& [mode, why] : {std::pair(0644u, "other users can read it"),
+                                  {0604u, "other users can read it"},
+                                  {0620u, "other users can write it"},
+                                  {0602u, "other users can write it"}}) {
+    std::filesystem::permissions(key, std::filesystem::perms(mode));
+    const std::string refusal = refusal_of(store);
+    INFO(std::oct << mode << ": " << refusal);
+    CHECK_THAT(refusal, ContainsSubstring("--suspended-key " + key));
+    CHECK_THAT(refusal, ContainsSubstring(why));
+  }
 }
