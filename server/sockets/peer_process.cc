@@ -5,10 +5,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // of Linux 6.5
+#endif
+
 namespace gpupool::server {
 
-// If the process ends before pidfd_open() and its PID is reused, this is another process, which may outlive
-// the session: then the end of the client's process is not noticed.
+// Before Linux 6.5, another process may have got the PID of the one that has connected.
 std::shared_ptr<const PeerProcess> PeerProcess::of(int socket) {
   int family = 0;
   ucred peer{};
@@ -16,7 +21,10 @@ std::shared_ptr<const PeerProcess> PeerProcess::of(int socket) {
   if (::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &family_size) != 0 || family != AF_UNIX)
     return nullptr;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return nullptr;
-  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0));
+  int pidfd = -1;
+  socklen_t pidfd_size = sizeof pidfd;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &pidfd_size) != 0)
+    pidfd = errno == ENOPROTOOPT ? static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)) : -1;
   return pidfd < 0 ? nullptr : std::make_shared<const PeerProcess>(pidfd);
 }
 

@@ -15,6 +15,7 @@
 #include "protocol/control/admin.grpc.pb.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/sockets/descriptor_closer.h"
+#include "server/sockets/peer_process.h"
 
 namespace gpupool::server {
 namespace {
@@ -328,12 +329,16 @@ void AdminService::accept_some() {
 }
 
 // The socket's mode admits poold's user and root. A worker may run as poold's user, and executes a client's
-// commands, so workers are refused.
+// commands, so workers are refused. So are processes that have ended, which may have been workers: what they
+// have written waits in the socket. A process of a PID namespace that poold does not see has the PID 0.
 bool AdminService::is_allowed(int connection) const {
   ucred who{};
   socklen_t size = sizeof who;
   if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return false;
-  const bool good = (who.uid == ::geteuid() || who.uid == 0) && may_connect_(who.pid);
+  // In this order: a worker is known as one until it has ended.
+  const bool known = (who.uid == ::geteuid() || who.uid == 0) && may_connect_(who.pid);
+  const auto process = PeerProcess::of(connection);
+  const bool good = known && (who.pid == 0 || (process && !process->has_ended()));
   if (!good) log::warning("admin_denied", {{"pid", who.pid}, {"user", who.uid}});
   return good;
 }
