@@ -11,6 +11,7 @@ namespace fs = std::filesystem;
 
 InstalledPoold::InstalledPoold() {
   fs::create_directories(folder_.path() / "bin");
+  fs::permissions(folder_.path() / "bin", fs::perms(0755));
   const fs::path built = fs::path(program_path("poold")).parent_path();
   fs::create_symlink(built / "poold-worker", folder_.path() / "bin" / "poold-worker");
   fs::create_symlink(built.parent_path() / "lib", folder_.path() / "lib");
@@ -27,6 +28,7 @@ void InstalledPoold::install(const std::string& program) {
   // and a program that somebody writes cannot start.
   const Finished copied = run_to_end({"cp", program, fresh});
   if (copied.status != 0) throw std::runtime_error(copied.output);
+  fs::permissions(fresh, fs::perms(0755));  // whatever the umask is
   fs::rename(fresh, path());
 }
 

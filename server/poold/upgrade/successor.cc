@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "common/blocked_signals.h"
+#include "common/files/exposure.h"
 #include "common/spawn.h"
 #include "common/text/printable.h"
 #include "common/version.h"
@@ -126,6 +128,28 @@ Result<std::string> read_all(int socket) {
   }
 }
 
+// Whoever can write the program, or replace it in its folder, would have it executed as poold's user, which
+// may be root.
+Result<void> check_writers(const std::filesystem::path& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return failed("read the mode of " + path.string(), errno);
+  if (about.st_uid != 0 && about.st_uid != ::geteuid())
+    return Error{ErrorCode::refused, "refusing to execute what another user can replace: '" + path.string() +
+                                         "' must belong to root or to poold's user"};
+  return files::check_not_writable(path);
+}
+
+Result<void> check_program(const std::string& called) {
+  std::error_code status;
+  const std::filesystem::path path = std::filesystem::absolute(called, status),
+                              file = std::filesystem::canonical(called, status);
+  if (status) return {};  // the attempt to execute it says why
+  for (const auto& one : {file, file.parent_path(), path.parent_path()}) {
+    if (auto checked = check_writers(one); !checked) return checked;
+  }
+  return {};
+}
+
 Result<void> check(const upgrade::State& state) {
   const std::string from = "the running poold (version " + printable(state.version()) + ")";
   if (state.format() > kStateFormat)
@@ -225,6 +249,7 @@ void CheckedProgram::start(asio::io_context& context, const Program& program, co
   const auto fail = [&](Error error) {
     asio::post(context, [self, error = std::move(error)] { self->checked_(error); });
   };
+  if (const auto good = check_program(program.path); !good) return fail(good.error());
   const BlockedSignals blocked;
   int output[2];
   if (::pipe2(output, O_CLOEXEC) != 0) return fail(failed("make a pipe", errno));

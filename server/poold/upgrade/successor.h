@@ -50,7 +50,8 @@ void close_on_exec(const upgrade::State& state);
 void unblock_signals();
 
 // Starts the program as a child that checks whether it could take over, by its arguments, configuration and
-// the state, and ends (PreviousProgram::only_check). Nothing else changes.
+// the state, and ends (PreviousProgram::only_check). Nothing else changes. A program that others can write or
+// replace is not started.
 class CheckedProgram : public std::enable_shared_from_this<CheckedProgram> {
  public:
   // `version`: of the checked program, as it prints it; or the reason why it cannot take over.
