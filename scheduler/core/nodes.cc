@@ -119,7 +119,10 @@ void Core::take_uses(Node& node, const pool::NodeReport& report, Time now) {
       lease->move->cannot_move = printable_message(use.cannot_move());
     else if (lease->leaving_from(node))
       part.cannot_move = printable_message(use.cannot_move());
-    if (use.sessions() == 0) lease_left(*lease, node, now);
+    // The order was given again with a later serial, or the lease ends: the node will answer that, too.
+    const uint64_t last = lease->ending ? lease->serial : part.last_serial;
+    const bool is_late = use.void_serial() != 0 && use.void_serial() < last;
+    if (use.sessions() == 0 && !is_late) lease_left(*lease, node, now);
   }
 }
 

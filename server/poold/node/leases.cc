@@ -242,7 +242,10 @@ void Leases::report(pool::NodeReport& out) {
     use.set_cannot_move(std::exchange(entry.cannot_move, {}));
     if (host_.describe_breaks) host_.describe_breaks(entry.tenant, *use.mutable_breaks());
   }
-  for (const auto& [id, serial] : std::exchange(to_report_, {})) add(id, 0, serial);
+  for (const auto& [id, serial] : std::exchange(to_report_, {})) {
+    pool::LeaseUse& use = add(id, 0, serial);
+    if (const auto ended = ended_.find(id); ended != ended_.end()) use.set_void_serial(ended->second);
+  }
   for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());
 }
 

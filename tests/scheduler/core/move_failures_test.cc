@@ -317,3 +317,28 @@ TEST_CASE("a node with sessions of a lease that has left it is fenced") {
   CHECK(pool.core->view_node("n1")->condition() == pool::NodeState::FENCED);
   CHECK(pool.told_to_end(1));
 }
+
+TEST_CASE("a node's answer to an earlier order to move does not answer the present one") {
+  MovingPool pool({1, 1});
+  const auto ordered_serial = [&] { return pool.orders(pool.nodes.at(1)).move(0).serial(); };
+  const auto answer = [&](uint64_t serial) {
+    pool::NodeReport report;
+    report.set_ready(true);
+    report.set_now_ms(pool.now);
+    report.add_leases()->set_lease(pool.lease);
+    report.mutable_leases(0)->set_void_serial(serial);
+    pool.core->report(pool.nodes.at(1), report, pool.now);
+    pool.settle();
+  };
+  REQUIRE(pool.move());
+  const uint64_t first = ordered_serial();
+  restart(pool, 2, 200);  // the node has executed the order, and its answer is on its way
+  REQUIRE(pool.move());
+  REQUIRE(ordered_serial() > first);
+  answer(first);
+  CHECK(pool.leased_on(1) == 1000);
+  CHECK(pool.ordered(1) == "tcp://10.0.0.2:9700");
+  answer(ordered_serial());
+  CHECK(pool.leased_on(1) == 0);
+  CHECK(pool.granted_nodes() == "n2");
+}

@@ -163,7 +163,10 @@ class Simulation {
       use.set_sessions(1);
     }
     for (const LeaseId& id : std::exchange(node.answers, {})) {
-      if (!node.sessions.contains(id)) report.add_leases()->set_lease(id);
+      if (node.sessions.contains(id)) continue;
+      pool::LeaseUse& use = *report.add_leases();
+      use.set_lease(id);
+      use.set_void_serial(node.ended[id]);
     }
     return report;
   }
