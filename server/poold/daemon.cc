@@ -16,6 +16,7 @@
 #include "server/poold/admin/audit.h"
 #include "server/poold/admin_listeners.h"
 #include "server/poold/configuration_warnings.h"
+#include "server/poold/lease_sessions.h"
 #include "server/poold/listeners.h"
 #include "server/poold/monitors/monitors.h"
 #include "server/poold/monitors/view.h"
@@ -32,6 +33,7 @@
 namespace gpupool::server {
 namespace {
 
+const std::string kLeaseSuspended = "the lease is suspended: start the program when it is resumed";
 const std::string kAuditStalled = "the server cannot write its audit file";
 
 class Daemon {
@@ -62,14 +64,7 @@ class Daemon {
             [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
             [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, previous_ ? previous_->leases().boot() : new_boot(),
-                {},
-                {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
-                 .sessions = [this](const std::string& tenant) { return pool_.all_sessions_of(tenant); },
-                 .describe_breaks = [this](const auto& tenant,
-                                           auto& told) { server::describe_breaks(pool_, tenant, told); },
-                 .end_sessions = [this](const auto&... order) { pool_.end_sessions(order...); },
-                 .move_sessions = [this](const auto&... order) { pool_.request_migrations(order...); },
-                 .now = now_ms}),
+                {}, host_of_leases(pool_)),
         agent_(context_, options.pool, leases_,
                {.inventory =
                     [this, &options] {
@@ -115,6 +110,8 @@ class Daemon {
       audit_.ended(session, reason, crashed);
       leases_.post_cleanup();
     });
+    pool_.suspensions().keep_when(
+        [this](const SuspendedSession& session) { return leases_.is_suspended(session.header.lease()); });
     pool_.suspensions().on_event([this](const auto& event, const auto&... what) {
       audit_.suspension(event, what...);
       leases_.post_cleanup();
@@ -246,6 +243,8 @@ class Daemon {
     client.tenant = admitted->tenant;
     client.lease = admitted->lease;
     client.credential.kind = Credential::Kind::lease;
+    if (admitted->suspended && !client.resume && !client.monitor)
+      return refuse(std::move(client), {control::HelloReply::BUSY, kLeaseSuspended});
     serve(std::move(client));
   }
 

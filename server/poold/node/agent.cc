@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -33,6 +34,7 @@ constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
 constexpr milliseconds kNotableSkew{5'000};
 constexpr milliseconds kBetweenOrders{10};
 constexpr int kMostEndsAtOnce = 1024, kMostMovesAtOnce = 64;
+constexpr size_t kMostSuspensions = 4096;
 constexpr milliseconds kLongestGrace{24 * 3'600'000};
 constexpr size_t kLongestReason = 1024, kLongestAddress = 300, kMostTokenBytes = 4096;
 constexpr int kMostOrderBytes = 1 << 20;
@@ -302,10 +304,21 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
     else
       ++malformed;
   }
+  std::set<std::string> suspended;
+  for (const pool::SuspendLease& order : orders.suspend()) {
+    if (suspended.size() >= kMostSuspensions) break;
+    if (order.lease().size() != lease::kIdBytes) {
+      ++malformed;
+      continue;
+    }
+    suspended.insert(order.lease());
+    leases_.suspend(order.lease(), order.number(), order.resume());
+  }
+  if (suspended.size() < kMostSuspensions) leases_.keep_suspension_orders(suspended);
   if (malformed == 0) return;
   log::warning("orders_ignored", {{"scheduler", address_},
                                   {"count", malformed},
-                                  {"reason", "malformed lease ID in an order to end or move a lease"}});
+                                  {"reason", "malformed lease ID in an order for a lease"}});
 }
 
 // A scheduler that sends orders without end fills its own window, and other work of this thread goes on.

@@ -50,7 +50,11 @@ Leases::Leases(asio::io_context& context, Tenants& tenants, std::string node, st
       node_(std::move(node)),
       boot_(std::move(boot)),
       keys_(std::move(keys)),
-      host_(std::move(host)) {}
+      host_(std::move(host)),
+      suspensions_(host_.suspension, [this](const std::string& id) {
+        const auto known = entries_.find(id);
+        return known == entries_.end() ? std::string() : known->second.tenant;
+      }) {}
 
 Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const {
   std::vector<uint32_t> gpus;
@@ -112,7 +116,7 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   }
   entry.serial = lease->serial();
   entry.expires = std::max(entry.expires, Time(lease->expires_ms()));
-  return Admitted{entry.tenant, lease::hexadecimal(lease->id())};
+  return Admitted{entry.tenant, lease::hexadecimal(lease->id()), suspensions_.refuses_sessions(lease->id())};
 }
 
 void Leases::put_tenant(const Entry& entry) {
@@ -148,8 +152,10 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
     ended_in_order_.emplace_back(id, host_.now() + kRemembered);
     forget_ended();
   }
+  suspensions_.lease_ends(id);
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
+    suspensions_.forget(id);
     // Otherwise the scheduler does not read the reports; it repeats the order.
     if (to_report_.size() < kMostEnded) to_report_.try_emplace(id, 0);
     post_cleanup();
@@ -180,6 +186,22 @@ void Leases::move(const std::string& id, const std::string& address, uint64_t se
   });
 }
 
+void Leases::suspend(const std::string& id, uint64_t number, bool resume) {
+  const auto found = entries_.find(id);
+  const auto ended = ended_.find(id);
+  const bool over =
+      found != entries_.end() ? found->second.ending : ended != ended_.end() && ended->second == kAnySerial;
+  if (over) return;
+  suspensions_.order(id, number, resume);
+  post_cleanup();
+}
+
+bool Leases::is_suspended(const std::string& lease) const {
+  return std::ranges::any_of(entries_, [&](const auto& one) {
+    return lease::hexadecimal(one.first) == lease && suspensions_.refuses_sessions(one.first);
+  });
+}
+
 void Leases::migration_failed(const std::string& tenant, const std::string& reason) {
   for (auto& [id, entry] : entries_) {
     if (entry.moving && entry.tenant == tenant) entry.cannot_move = reason;
@@ -196,7 +218,7 @@ void Leases::post_cleanup() {
     const bool moved = std::ranges::any_of(entries_, [this](const auto& one) {
       return one.second.moving && host_.sessions(one.second.tenant) == 0;
     });
-    if ((moved || !to_report_.empty()) && changed_) changed_();
+    if ((suspensions_.update() || moved || !to_report_.empty()) && changed_) changed_();
   });
 }
 
@@ -212,6 +234,7 @@ void Leases::remove_finished() {
     if (entry.ending) to_report_[at->first] = entry.serial;
     log::info("lease_gone", {{"lease", lease::hexadecimal(at->first)}, {"tenant", entry.tenant}});
     tenants_.remove_lease(entry.tenant);
+    if (entry.ending) suspensions_.forget(at->first);
     at = entries_.erase(at);
   }
   forget_ended();
@@ -246,6 +269,7 @@ void Leases::report(pool::NodeReport& out) {
     pool::LeaseUse& use = add(id, 0, serial);
     if (const auto ended = ended_.find(id); ended != ended_.end()) use.set_void_serial(ended->second);
   }
+  suspensions_.report(out);
   for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());
 }
 
@@ -281,6 +305,7 @@ void Leases::save(upgrade::Leases& to) const {
     ended.set_id(id);
     ended.set_serial(serial);
   }
+  suspensions_.save(to);
 }
 
 void Leases::restore(const upgrade::Leases& from) {
@@ -303,6 +328,7 @@ void Leases::restore(const upgrade::Leases& from) {
     ended_in_order_.emplace_back(ended.id(), Time(ended.until_ms()));
   }
   for (const upgrade::EndedLease& ended : from.to_report()) to_report_[ended.id()] = ended.serial();
+  suspensions_.restore(from);
 }
 
 }  // namespace gpupool::server

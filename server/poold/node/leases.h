@@ -4,7 +4,7 @@
 // on poold's thread.
 //
 // Clients' tokens are untrusted and verified (protocol/lease/token.h). The scheduler can do nothing here but
-// end leases, and have their clients move their sessions.
+// end leases, have their clients move their sessions, and have these suspended and resumed.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/control/pool.pb.h"
 #include "protocol/lease/token.h"
+#include "server/poold/node/lease_suspensions.h"
 #include "server/poold/upgrade/state.pb.h"
 #include "server/tenants/tenants.h"
 
@@ -39,10 +41,12 @@ class Leases {
                        std::function<void(const std::string& reason)> failed)>
         move_sessions;
     std::function<std::chrono::milliseconds()> now;  // since 1970
+    LeaseSuspensions::Host suspension = {};
   };
   struct Admitted {
     std::string tenant;
-    std::string lease;  // hexadecimal
+    std::string lease;       // hexadecimal
+    bool suspended = false;  // no new session may begin
   };
 
   // `boot`: lease::kBootBytes that identify this process.
@@ -66,6 +70,12 @@ class Leases {
   // Moves the lease's sessions to another server; once it has none here, ends it for tokens up to `serial`
   // (0: for all). Call again until then: sessions that have not moved are asked again.
   void move(const std::string& id, const std::string& address, uint64_t serial);
+  // Has the lease's sessions suspended, or resumed; LeaseSuspensions::order().
+  void suspend(const std::string& id, uint64_t number, bool resume);
+  // The scheduler has orders to suspend or resume for these leases and no others.
+  void keep_suspension_orders(const std::set<std::string>& ordered) { suspensions_.keep_only(ordered); }
+  // True if the lease, whose ID is given in hexadecimal digits, must not have sessions with a worker.
+  bool is_suspended(const std::string& lease) const;
   // A session of this tenant has not moved: tells the scheduler, if its lease moves.
   void migration_failed(const std::string& tenant, const std::string& reason);
   // Called after a session's end: soon checks which leases are over.
@@ -124,6 +134,7 @@ class Leases {
   std::deque<std::pair<std::string, Time>> ended_in_order_;
   std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID
   std::function<void()> changed_;
+  LeaseSuspensions suspensions_;
   bool cleanup_posted_ = false;
   bool stopped_ = false;
 };

@@ -193,6 +193,10 @@ Result<void> Suspensions::resume(uint64_t number, const std::string& at, Answere
     return Error{ErrorCode::unavailable, session_text(number) + " is not suspended"};
   if (session->wanted || session->answered || session->state != State::suspended)
     return Error{ErrorCode::refused, session_text(number) + " is being resumed already"};
+  if (keeps_(*session))
+    return Error{ErrorCode::closed, session_text(number) +
+                                        " belongs to a lease that the scheduler has suspended; "
+                                        "resume the lease (pool-admin --scheduler)"};
   if (auto checked = check_destination(*session, at); !checked) return checked;
   session->wanted = at.empty();
   session->at = at;

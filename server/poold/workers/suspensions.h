@@ -105,6 +105,8 @@ class Suspensions {
   Suspensions& operator=(const Suspensions&) = delete;
 
   void on_event(Told told) { told_.push_back(std::move(told)); }
+  // A session for which this holds is not resumed: the GPUs of its lease may be another's now.
+  void keep_when(std::function<bool(const Session&)> keeps) { keeps_ = std::move(keeps); }
   // Finds the sessions that an earlier poold has suspended to the folder.
   void start();
   // Answers the clients that wait. Files on disk stay.
@@ -115,7 +117,7 @@ class Suspensions {
   Result<void> suspend(uint64_t session, const Order& order, Answered answered);
   // Resumes a session here, or has its client go on at the server at `at`, which must have the file.
   // ErrorCode::unavailable: no suspended session has this number; refused: it is being resumed already;
-  // closed: its client must not go on there.
+  // closed: its client must not go on there, or its lease is suspended.
   Result<void> resume(uint64_t session, const std::string& at, Answered answered);
   // Resumes the session of a file, when its client comes.
   void resume_file(const std::string& path, Answered answered);
@@ -178,6 +180,7 @@ class Suspensions {
   bool stopped_ = false;
   Sessions sessions_;  // by number
   std::vector<Told> told_;
+  std::function<bool(const Session&)> keeps_ = [](const Session&) { return false; };
   Counts counts_;
 };
 

@@ -100,7 +100,7 @@ void Suspensions::forget(Session& session) {
 }
 
 void Suspensions::restore(Session& session) {
-  if (!session.wanted || !session.client || session.state != State::suspended) return;
+  if (!session.wanted || !session.client || session.state != State::suspended || keeps_(session)) return;
   session.state = State::restoring;
   Client client = *std::exchange(session.client, std::nullopt);
   client.suspended = session.number;

@@ -120,13 +120,6 @@ void BulkCopies::end() {
   changed_.notify_all();
 }
 
-void BulkCopies::drop_all() {
-  std::unordered_map<uint64_t, std::shared_ptr<BulkCopy>> copies, announced;  // destroyed without the lock
-  const std::lock_guard lock(mutex_);
-  copies_.swap(copies);
-  announced_.swap(announced);
-}
-
 void gather(const DeviceRows& rows, uint64_t offset, std::span<std::byte> packed) {
   wire::pack_rows(reinterpret_cast<const std::byte*>(rows.address), rows.width, rows.pitch, offset,
                   packed.data(), packed.size());

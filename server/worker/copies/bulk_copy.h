@@ -95,9 +95,6 @@ class BulkCopies {
   void cancel(CUcontext context);
   // Ends all calls of await(), current and future ones.
   void end();
-  // Forgets all copies. No other thread may use them any more, and their contexts must still exist: a copy
-  // returns its events to its context.
-  void drop_all();
   void describe(admin::WorkerDump& dump);
 
  private:

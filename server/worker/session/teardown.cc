@@ -125,7 +125,6 @@ void tear_down(Session& session) {
   session.copies.connections.stop();
   session.copies.remote.stop();
   session.waits.stop();
-  session.copies.bulk.drop_all();
   for (auto& [handle, context] : session.contexts.all()) {
     session.contexts.enter(context.get());
     session.api.cuCtxSynchronize();

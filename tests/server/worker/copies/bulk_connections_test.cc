@@ -6,7 +6,6 @@
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 #include "tests/support/piped_connection.h"
-#include "tests/support/processes.h"
 
 using namespace gpupool;
 using namespace gpupool::worker;
@@ -19,17 +18,8 @@ constexpr uint64_t kPage = FakeDriver::kGranularity;
 
 // A session with one bulk connection, whose bytes the test writes into `pipe`.
 struct BulkClient {
-  FakeDriver::HostAccess host_access;
   std::shared_ptr<testing::Pipe> pipe = std::make_shared<testing::Pipe>();
-  TestClient client{false,
-                    nullptr,
-                    0,
-                    false,
-                    nullptr,
-                    false,
-                    {},
-                    [this](FakeDriver& fake) { fake.host_access = host_access; },
-                    [this](SessionStart& start) {
+  TestClient client{false, nullptr, 0, false, nullptr, false, {}, {}, [this](SessionStart& start) {
                       start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) {
                         return Result<void>{};
                       };
@@ -38,11 +28,10 @@ struct BulkClient {
                       };
                     }};
 
-  explicit BulkClient(uint64_t mapped = kPage, FakeDriver::HostAccess access = FakeDriver::HostAccess::works)
-      : host_access(access) {
+  BulkClient() {
     client.retain();
     client.create_stream(0);
-    client.map(0, mapped);
+    client.map(0, kPage);
   }
   uint64_t copy_in(uint64_t bytes, uint32_t flags = 0) {
     return client.send(Command::bulk_to_device, bytes_of(wire::BulkCopy{.stream = stream_handle(0),
@@ -93,18 +82,4 @@ TEST_CASE("the end of a session frees the event of a copy that orders all stream
   CHECK(bulk.client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_SUCCESS);
   bulk.client.finish();
   CHECK(bulk.client.fake.events.empty());
-}
-
-TEST_CASE("the end of a session frees the events of a copy whose data did not come") {
-  constexpr uint64_t kBytes = 2 * wire::kBulkChunkBytes;
-  BulkClient bulk(kBytes, FakeDriver::HostAccess::unsupported);
-  const uint64_t copy = bulk.copy_in(kBytes);
-  FakeDriver& fake = bulk.client.fake;
-  bulk.await_earlier_commands();
-  const size_t before = fake.event_count();
-  bulk.send_piece(copy, std::string(wire::kBulkChunkBytes, 'x'));
-  REQUIRE(testing::eventually([&] { return fake.event_count() > before; }));
-  bulk.client.finish();
-  CHECK(fake.events.empty());
-  CHECK(fake.misused == 0);
 }
