@@ -10,6 +10,7 @@ namespace gpupool::pool {
 
 enum class PolicyUnit {
   on_off,
+  end_suspend,    // 0: end, 1: suspend
   seconds,        // milliseconds, written as seconds
   seconds_limit,  // the same; 0: no limit
   count,

@@ -66,6 +66,7 @@ void Core::tick(Time now) {
   notice_pause(now);
   for (auto& [name, node] : nodes_) check_node(node, now);
   check_moves(now);
+  check_suspensions(now);
   while (Lease* const lease = leases_.next_due(now)) due(*lease, now);
   settled_ = settled_ || settled(now);
   if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();

@@ -88,6 +88,10 @@ class Core {
   // Begins to move the lease's part on node `from` to node `to`. `from` may be empty if the lease is on one
   // node; if `to` is empty, placement chooses the node.
   Result<LeaseId> move(const std::string& lease, const std::string& from, const std::string& to, Time now);
+  // Begins to suspend the lease, until resume_lease() is called.
+  Result<LeaseId> suspend_lease(const std::string& lease, Time now);
+  // Has the lease resumed as soon as its GPUs have room; one that is not suspended yet goes on.
+  Result<LeaseId> resume_lease(const std::string& lease, Time now);
   Result<pool::TenantQuota> set_quota(const std::string& tenant, const pool::TenantQuota& changes, Time now);
   Result<pool::TenantQuota> clear_quota(const std::string& tenant, Time now);
   Result<pool::Policy> set_policy(const pool::Policy& changes, Time now);
@@ -147,6 +151,25 @@ class Core {
   std::optional<std::string> why_not_to(const Lease& lease, const LeasePart& part, const Demand& demand,
                                         const Node& node) const;
   Result<LeasePart> place_part(const Lease& lease, const LeasePart& part, Node* to);
+
+  // Suspended leases (suspensions.cc).
+  void reclassify(Lease& lease, const std::function<void()>& change);
+  std::optional<std::string> why_not_suspend(const Lease& lease) const;
+  void begin_suspension(Lease& lease, Suspension how, Time now);
+  void become_suspended(Lease& lease, Time now);
+  void fail_suspension(Lease& lease, const std::string& reason, Time now);
+  std::optional<std::string> why_not_resume(const Lease& lease) const;
+  void begin_resumption(Lease& lease, Time now);
+  void become_resumed(Lease& lease, Time now);
+  void order_again(Lease& lease, Suspension::State state, Time now);
+  void take_suspensions(Node& node, const pool::NodeReport& report, Time now);
+  void check_answers(Lease& lease, Time now);
+  void check_suspensions(Time now);
+  void note_suspension(const char* event, const Lease& lease, const std::string& reason, Time now);
+  static void order_to_suspend(const Lease& lease, pool::NodeOrders& orders);
+  void lift_kept();
+  void resume_suspended(lease::Priority priority, Time now);
+  void keep_for(Lease& lease, Time now);
 
   // Moves that make room for the head of the queue (defragment.cc).
   struct DefragMove {
@@ -213,7 +236,12 @@ class Core {
   bool reserve(WaitingRequest& waiter, Time now);
   void reserve_slots(std::vector<GpuSlot> slots, const Demand& demand);
   void lift_reservation();
+  // Preemption (preempt.cc).
   void preempt(const Demand& demand, const WaitingRequest& for_whom, Time now);
+  void preempt_gpu(const GpuSlot& slot, const Amount& need, const std::string& reason, Time now);
+  void preempt_host(Node& node, const HostAmount& need, const std::string& reason, Time now);
+  template <class Helps>
+  bool preempt_one(const Node& node, Helps helps, const std::string& reason, Time now);
   void send_places(Time now);
   std::vector<std::pair<Stream, uint32_t>> places() const;
 
@@ -221,6 +249,7 @@ class Core {
 
   // Texts (explain.cc).
   std::string explain(const WaitingRequest& waiter) const;
+  std::string explain_quota(const WaitingRequest& waiter, const WaitingRequest* before) const;
   std::string explain_reservation() const;
   std::vector<std::string> explain(const Lease& lease, Time now) const;
   // Returns the tenant's earlier request that exceeds the quota and blocks this one; null if there is none.
@@ -230,6 +259,7 @@ class Core {
   Result<void> restore_node(const std::string& value, Time now);
   Result<void> restore_lease(const std::string& value, Time now);
   Result<void> restore_moves(const LeaseRecord& record, Lease& lease);
+  static bool restore_suspension(const LeaseRecord& record, Lease& lease);
   Result<LeasePart> restore_part(const PartRecord& stored);
   Result<void> restore_defragmentation(const std::string& value, Time now);
   std::optional<std::string> defragmentation_record() const;
@@ -253,6 +283,11 @@ class Core {
   std::map<std::string, Tenant> tenants_;
   LeaseTable leases_;
   std::set<LeaseId> moving_;  // leases with Lease::move
+  std::set<LeaseId> timed_;   // leases with Lease::suspension or Lease::keeps_until
+  // Suspended leases for which room is kept, by priority; and tenants whose next quota is for one of these.
+  std::map<int, std::set<LeaseId>> kept_for_;
+  std::set<Node*> kept_on_;  // their nodes
+  std::set<std::string> resume_first_;
 
   Queue queue_;
   uint64_t requests_ = 0;

@@ -57,24 +57,13 @@ struct Picture {
   }
 };
 
-// Returns the memory that a move of the part copies: what the lease has, but not more than is in use on its
-// GPUs according to their node.
-uint64_t bytes_of(const LeasePart& part) {
-  uint64_t bytes = 0;
-  for (const auto& share : part.shares) {
-    const Gpu& gpu = part.node->gpus[share.gpu];
-    bytes += gpu.use.uuid().empty() ? share.amount.memory
-                                    : std::min(share.amount.memory, gpu.use.memory_used_bytes());
-  }
-  return bytes;
-}
-
 }  // namespace
 
 // True if the lease's part at this place may move for a request of this priority.
 bool Core::may_defragment(const Lease& lease, size_t place, lease::Priority priority) const {
-  return !lease.ending && !lease.is_moving() && lease.holder != 0 && place < lease.parts.size() &&
-         lease.parts[place].cannot_move.empty() && lease.request.priority() <= priority;
+  return !lease.ending && !lease.is_moving() && !lease.suspension && lease.holder != 0 &&
+         place < lease.parts.size() && lease.parts[place].cannot_move.empty() &&
+         lease.request.priority() <= priority;
 }
 
 // Describes a part of a lease. Leases have no known duration: one that has run for some time is expected to
@@ -89,7 +78,8 @@ RunningPart Core::running_part(const Lease& lease, const LeasePart& part, lease:
   out.host_memory = static_cast<int64_t>(part.host.memory);
   const size_t place = lease.place_on(*part.node);
   const bool arrives = lease.move && lease.move->to.node == part.node;
-  const bool leaves = lease.ending || (!arrives && (place == lease.parts.size() || lease.moves_from(place)));
+  const bool leaves =
+      lease.frees_shares() || (!arrives && (place == lease.parts.size() || lease.moves_from(place)));
   out.remaining = leaves ? 0 : static_cast<double>(std::max<Time>(0, now - lease.granted)) / 1000;
   out.bytes = bytes_of(part);
   out.seconds = static_cast<double>(out.bytes) / static_cast<double>(policy_.move_bytes_per_second()) +
@@ -146,6 +136,7 @@ bool Core::defragment(const WaitingRequest& waiter, const Demand& demand, Time n
   for (const Node* const node : picture.nodes) {
     for (const LeaseId& id : node->leases) {
       Lease& lease = *leases_.find(id);
+      if (lease.is_suspended()) continue;
       picture.parts.push_back(
           running_part(lease, *lease.part_on(*node), waiter.request.priority(), picture.host_of, now));
       picture.parts.back().lease = numbers.try_emplace(&lease, numbers.size()).first->second;

@@ -74,6 +74,41 @@ void explain_moves(const Lease& lease, const pool::Policy& policy, Time now,
   }
 }
 
+void explain_suspension(const Lease& lease, const pool::Policy& policy, Time now,
+                        std::vector<std::string>& lines) {
+  if (lease.keeps_until > now)
+    lines.push_back("it was resumed, and is not preempted for another " +
+                    whole_seconds(lease.keeps_until - now) + " (policy resumed-run)");
+  if (!lease.suspension) {
+    if (!lease.cannot_suspend.empty())
+      lines.push_back("it could not be suspended the last time: " + lease.cannot_suspend);
+    return;
+  }
+  const Suspension& its = *lease.suspension;
+  const std::string time = " for " + whole_seconds(now - its.since);
+  switch (its.state) {
+    case Suspension::State::suspending:
+      lines.push_back("being suspended" + time + ": " + its.because);
+      if (policy.suspend_ms() != 0)
+        lines.push_back((its.preempted ? "it ends if that takes longer than " : "it goes on after ") +
+                        whole_seconds(policy.suspend_ms()) + " (policy suspend)");
+      break;
+    case Suspension::State::suspended:
+      lines.push_back("suspended" + time + ": " + its.because);
+      lines.push_back(its.held             ? "held by an operator: pool-admin resume " + short_text(lease.id)
+                      : its.reason.empty() ? "it is resumed as soon as there is room"
+                                           : its.reason);
+      break;
+    case Suspension::State::resuming:
+      lines.push_back(its.reason.empty() ? "being resumed" + time
+                                         : "goes on, because it could not be suspended: " + its.reason);
+  }
+  for (const LeasePart& part : lease.parts) {
+    if (!part.suspended.reason().empty() && its.state != Suspension::State::suspended)
+      lines.push_back("node '" + part.node->name() + "': " + part.suspended.reason());
+  }
+}
+
 }  // namespace
 
 // Says what a lease waits for, one line for each thing.
@@ -91,6 +126,7 @@ std::vector<std::string> Core::explain(const Lease& lease, Time now) const {
       lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " +
                       counted(part.sessions, "session"));
     explain_moves(lease, policy_, now, lines);
+    explain_suspension(lease, policy_, now, lines);
     return lines;
   }
   std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " +
@@ -122,22 +158,27 @@ std::string Core::explain_reservation() const {
          (nodes.size() > 1 ? " and " + std::to_string(nodes.size() - 1) + " more" : "");
 }
 
+// `before`: the request of the same tenant behind which this one waits; null: none.
+std::string Core::explain_quota(const WaitingRequest& waiter, const WaitingRequest* before) const {
+  const Tenant& whose = tenants_.at(waiter.tenant);
+  const pool::TenantQuota& quota = whose.quota;
+  std::string text =
+      before ? "waits behind request " + before->queue_id() + " of the same tenant, which " : "";
+  text += "waits for quota of tenant '" + whose.name + "', in use: ";
+  text += (quota.leases() == 0 ? "" : std::to_string(whose.leases) + " of ") +
+          counted(quota.leases() == 0 ? whose.leases : quota.leases(), "lease") + ", ";
+  text += quota.compute_milli() == 0 ? gpus_text(whose.milli)
+                                     : milli_text(whose.milli) + " of " + gpus_text(quota.compute_milli());
+  text += ", " + bytes_text(whose.memory);
+  if (quota.memory_bytes() != 0) text += " of " + bytes_text(quota.memory_bytes());
+  return text + " of GPU memory" +
+         (resume_first_.contains(whose.name) ? "; a suspended lease of it is resumed first" : "");
+}
+
 std::string Core::explain(const WaitingRequest& waiter) const {
   const Tenant& whose = tenants_.at(waiter.tenant);
   const WaitingRequest* const before = blocking_request(waiter);
-  if (waiter.over_quota || before) {
-    const pool::TenantQuota& quota = whose.quota;
-    std::string text =
-        before ? "waits behind request " + before->queue_id() + " of the same tenant, which " : "";
-    text += "waits for quota of tenant '" + whose.name + "', in use: ";
-    text += (quota.leases() == 0 ? "" : std::to_string(whose.leases) + " of ") +
-            counted(quota.leases() == 0 ? whose.leases : quota.leases(), "lease") + ", ";
-    text += quota.compute_milli() == 0 ? gpus_text(whose.milli)
-                                       : milli_text(whose.milli) + " of " + gpus_text(quota.compute_milli());
-    text += ", " + bytes_text(whose.memory);
-    if (quota.memory_bytes() != 0) text += " of " + bytes_text(quota.memory_bytes());
-    return text + " of GPU memory";
-  }
+  if (waiter.over_quota || before) return explain_quota(waiter, before);
   const Demand demand = demand_now(waiter);
   if (!settled_) {
     if (const auto never = why_never_places(nodes_, Demand(waiter.request))) {

@@ -24,9 +24,11 @@ struct LeasePart {
   Node* node;
   std::vector<Share> shares;
   HostAmount host;
-  uint32_t sessions = 0;       // in the node's last report
-  pool::SessionBreaks breaks;  // likewise
-  bool counted = true;         // its shares are included in the tenant's usage
+  uint32_t sessions = 0;            // in the node's last report
+  pool::SessionBreaks breaks;       // likewise
+  bool counted = true;              // its shares are included in the tenant's usage
+  bool allocated = true;            // false: the lease is suspended, and its shares may be others'
+  pool::LeaseSuspension suspended;  // the node's last answer to an order to suspend or resume the lease
   // Not 0: the node is ordered to let the lease go. The order makes tokens up to this serial void, and none
   // for this node has a higher one until the order is taken back.
   uint64_t last_serial = 0;
@@ -46,6 +48,18 @@ template <class Change>
 void for_each_allocation(const LeasePart& part, Change change) {
   for (const auto& share : part.shares) change(part.node->gpus[share.gpu].allocations, share.amount);
   change(part.node->host, part.host);
+}
+
+// Returns the memory that a move or a suspension of the part copies: what the lease has, but not more than is
+// in use on its GPUs according to their node.
+inline uint64_t bytes_of(const LeasePart& part) {
+  uint64_t bytes = 0;
+  for (const auto& share : part.shares) {
+    const Gpu& gpu = part.node->gpus[share.gpu];
+    bytes += gpu.use.uuid().empty() ? share.amount.memory
+                                    : std::min(share.amount.memory, gpu.use.memory_used_bytes());
+  }
+  return bytes;
 }
 
 // A lease is moving: `to` takes the place of a part when the node of that part reports that no session of the
@@ -69,6 +83,23 @@ struct LeavingPart {
   std::string reason;
 };
 
+// The lease is not simply to run (suspensions.cc).
+struct Suspension {
+  enum class State {
+    suspending,  // its nodes are to suspend its sessions; its shares are still allocated
+    suspended,   // it has no shares, until its GPUs have room again
+    resuming,    // its shares are allocated again, and its nodes are to resume its sessions
+  };
+  State state = State::suspending;
+  bool held = false;       // by an operator, until he has it resumed
+  bool preempted = false;  // a request needs its GPUs: it ends if it cannot be suspended
+  Time since = 0;          // when `state` began
+  Time timed_from = 0;     // `since`, plus the time during which the scheduler was suspended
+  std::string because;     // what it is suspended for
+  // Resuming: why it was not suspended; empty: it was. Suspended: why it has not been resumed.
+  std::string reason;
+};
+
 struct Lease {
   LeaseId id;
   std::string tenant;
@@ -77,8 +108,12 @@ struct Lease {
   // The parts that programs use, in the order of the client's CUDA devices. Of an ending lease: all parts
   // that are still allocated.
   std::vector<LeasePart> parts;
-  std::optional<LeaseMove> move;     // not of an ending lease
-  std::vector<LeavingPart> leaving;  // not of an ending lease
+  std::optional<LeaseMove> move;         // not of an ending lease
+  std::vector<LeavingPart> leaving;      // not of an ending lease
+  std::optional<Suspension> suspension;  // not of an ending lease, nor of one that moves
+  uint64_t suspension_orders = 0;        // number of the last order to suspend or resume it
+  std::string cannot_suspend;            // why that failed the last time
+  Time keeps_until = 0;                  // not 0: it was resumed, and is not preempted before this time
   // Names and boot ids of the poold processes that the lease has left.
   std::vector<std::pair<std::string, std::string>> left;
   uint64_t serial = 1;  // of the tokens; incremented by each renewal
@@ -95,7 +130,14 @@ struct Lease {
   Time end_at = 0;       // end of the grace period
   bool counted = false;  // included in its tenant's usage
 
-  bool preemptible() const { return request.priority() == lease::BEST_EFFORT && !ending; }
+  bool is_suspended() const { return suspension && suspension->state == Suspension::State::suspended; }
+  // True if its shares will be free soon.
+  bool frees_shares() const {
+    return ending || (suspension && suspension->state == Suspension::State::suspending);
+  }
+  bool preemptible() const {
+    return request.priority() == lease::BEST_EFFORT && !ending && !suspension && keeps_until == 0;
+  }
   template <class Visit>
   void for_each_part(Visit visit) {
     for (LeasePart& part : parts) visit(part);
@@ -135,6 +177,27 @@ struct Lease {
                                [](const LeavingPart& one) { return !one.part.node->lost; });
   }
 };
+
+// A part's shares are in one of the sums Allocations::ending and preemptible, or in neither, by the lease's
+// state: take them out before it changes, and add them again after it.
+inline void add_to_class(const Lease& lease, const LeasePart& part) {
+  if (!part.allocated) return;
+  for_each_allocation(part, [&](auto& allocations, const auto& amount) {
+    if (lease.frees_shares())
+      allocations.ending += amount;
+    else if (lease.preemptible())
+      allocations.preemptible += amount;
+  });
+}
+inline void remove_from_class(const Lease& lease, const LeasePart& part) {
+  if (!part.allocated) return;
+  for_each_allocation(part, [&](auto& allocations, const auto& amount) {
+    if (lease.frees_shares())
+      allocations.ending -= amount;
+    else if (lease.preemptible())
+      allocations.preemptible -= amount;
+  });
+}
 
 // A lease that has ended, kept to answer `pool-admin why`.
 struct EndedLease {

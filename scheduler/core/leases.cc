@@ -114,8 +114,8 @@ Lease& Core::index_lease(Lease lease, Time now) {
   Lease& kept = leases_.add(std::move(lease));
   Tenant& whose = tenant(kept.tenant);
   whose.count(now);
-  kept.counted =
-      std::any_of(kept.parts.begin(), kept.parts.end(), [](const LeasePart& part) { return part.counted; });
+  kept.counted = std::any_of(kept.parts.begin(), kept.parts.end(),
+                             [](const LeasePart& part) { return part.counted || !part.allocated; });
   whose.leases += kept.counted;
   kept.for_each_part([&](const LeasePart& part) {
     for (const auto& share : part.shares) {
@@ -123,15 +123,11 @@ Lease& Core::index_lease(Lease lease, Time now) {
       whose.milli += share.amount.milli;
       whose.memory += share.amount.memory;
     }
-    for_each_allocation(part, [&](auto& allocations, const auto& amount) {
-      if (kept.ending)
-        allocations.ending += amount;
-      else if (kept.preemptible())
-        allocations.preemptible += amount;
-    });
+    add_to_class(kept, part);
     part.node->leases.insert(kept.id);
   });
   if (kept.move) moving_.insert(kept.id);
+  if (kept.suspension || kept.keeps_until != 0) timed_.insert(kept.id);
   if (kept.ending)
     leases_.set_deadline(kept, std::max(now, kept.end_at));
   else
@@ -207,17 +203,19 @@ void Core::due(Lease& lease, Time now) {
 }
 
 void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now) {
+  if (lease.is_suspended()) grace_ms = 0;  // its programs do not run
   const Time at = now + grace_ms;
   if (lease.ending && lease.end_at <= at) return;
   if (!lease.ending) {
     gather_parts(lease, reason, now);
-    for (const LeasePart& part : lease.parts) {
-      for_each_allocation(part, [&](auto& allocations, const auto& amount) {
-        if (lease.preemptible()) allocations.preemptible -= amount;
-        allocations.ending += amount;
-      });
-    }
-    lease.ending = true;
+    if (lease.suspension && lease.cannot_suspend.empty())
+      counters_.set_suspensions_cut(counters_.suspensions_cut() + 1);
+    reclassify(lease, [&] {
+      lease.suspension.reset();
+      lease.keeps_until = 0;
+      lease.ending = true;
+    });
+    timed_.erase(lease.id);
     lease.why = why;
     lease.reason = reason;
     ++ended_[why];
@@ -266,10 +264,8 @@ void Core::enter_part(Lease& lease, LeasePart& part) {
   part.counted = false;
   part.recalled = std::find(lease.left.begin(), lease.left.end(),
                             std::pair(part.node->name(), part.node->boot())) != lease.left.end();
-  for_each_allocation(part, [&](auto& allocations, const auto& amount) {
-    allocations.used += amount;
-    if (lease.preemptible()) allocations.preemptible += amount;
-  });
+  for_each_allocation(part, [&](auto& allocations, const auto& amount) { allocations.used += amount; });
+  add_to_class(lease, part);
   part.node->leases.insert(lease.id);
   leases_.add_labels(lease, *part.node);
   dirty_leases_.insert(lease.id);
@@ -279,13 +275,9 @@ void Core::enter_part(Lease& lease, LeasePart& part) {
 // Frees the allocations of a part that the caller removes from the lease. Requires that none of the lease's
 // sessions is left there.
 void Core::free_part(Lease& lease, const LeasePart& part) {
-  for_each_allocation(part, [&](auto& allocations, const auto& amount) {
-    allocations.used -= amount;
-    if (lease.ending)
-      allocations.ending -= amount;
-    else if (lease.preemptible())
-      allocations.preemptible -= amount;
-  });
+  remove_from_class(lease, part);
+  if (part.allocated)
+    for_each_allocation(part, [&](auto& allocations, const auto& amount) { allocations.used -= amount; });
   part.node->leases.erase(lease.id);
   leases_.forget_labels(lease, *part.node);
   dirty_leases_.insert(lease.id);

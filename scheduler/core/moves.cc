@@ -172,7 +172,8 @@ void Core::lose_part(Lease& lease, Node& node, const std::string& reason, bool g
     end(lease, pool::Ended::NODE_LOST, reason, at_once ? 0 : policy_.grace_ms(), now);
   }
   if (gone) return part_gone(lease, node, now);
-  if (lease.part_on(node)->counted) release_quota(lease, now);
+  const LeasePart& part = *lease.part_on(node);
+  if (part.counted || !part.allocated) release_quota(lease, now);
 }
 
 // Called when a lease ends: all of its parts end, also those that are arriving or leaving.
@@ -236,6 +237,10 @@ void Core::move_away(Time now) {
       const size_t place = lease.ending ? lease.parts.size() : lease.place_on(node);
       if (place == lease.parts.size() || lease.is_moving()) continue;
       LeasePart& part = lease.parts[place];
+      if (lease.suspension) {
+        part.waits_because = "it is suspended, and can move when it has been resumed";
+        continue;
+      }
       if (!part.cannot_move.empty() || part.tried_at == capacity_) continue;
       auto to = place_part(lease, part, nullptr);
       if (to) {

@@ -53,13 +53,14 @@ inline HostAmount less(const HostAmount& a, const HostAmount& b) {
 template <class T>
 struct Allocations {
   T total;
-  T used;                 // by all leases, ending ones included
-  T ending;               // part of `used`: by ending leases
-  T preemptible;          // part of `used`: by best-effort leases that are not ending
+  T used;                 // by all leases but suspended ones, ending ones included
+  T ending;               // part of `used`: by leases that are ending or about to be suspended
+  T preemptible;          // part of `used`: by best-effort leases that may be preempted
   T reserved;             // for the head of the queue; `used` + `reserved` may exceed `total`
+  T kept;                 // likewise, for suspended leases that wait to be resumed
   bool withheld = false;  // no new leases of it
   T free() const { return withheld ? T{} : less(total, used); }
-  T spare() const { return withheld ? T{} : less(total, used + reserved); }
+  T spare() const { return withheld ? T{} : less(total, used + reserved + kept); }
 };
 
 // A node's claim that it has a GPU (claims.h).
@@ -105,7 +106,8 @@ struct Node {
   int64_t clock_ahead = 0;  // milliseconds
   // Non-empty: why its reports are not trusted. Cleared by a restart of its poold, and by undrain and remove.
   std::string distrust_reason;
-  bool lacks_signing_key = false;  // its poold lacks the scheduler's public key
+  std::optional<pool::SuspensionRoom> suspension_room;  // in the last report; null: an older poold
+  bool lacks_signing_key = false;                       // its poold lacks the scheduler's public key
   Time flapping_until = 0;
   std::deque<Time> registrations;    // within the last minute
   bool was_open = false;             // open() as last passed to the placer
@@ -134,8 +136,10 @@ struct Node {
         std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == uuid; });
     return found == gpus.end() ? nullptr : &*found;
   }
+  // True if suspended leases may be resumed here.
+  bool may_resume() const { return !silent && !lost && stopped_at == 0 && ready && fence().empty(); }
   // True if new leases may be placed here.
-  bool open() const { return !silent && !lost && stopped_at == 0 && ready && !drained && fence().empty(); }
+  bool open() const { return may_resume() && !drained; }
   // Returns the condition shown to operators, and its cause.
   std::pair<pool::NodeState::Condition, std::string> condition() const;
 };

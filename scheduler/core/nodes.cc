@@ -88,7 +88,10 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
       if (gpu.uuid == report.gpus(i).uuid()) gpu.use = report.gpus(i);
     }
   }
+  node.suspension_room.reset();
+  if (report.has_suspension_room()) node.suspension_room = report.suspension_room();
   take_uses(node, report, now);
+  take_suspensions(node, report, now);
   check_node(node, now);
   answer(node);
 }
@@ -152,6 +155,7 @@ void Core::notice_pause(Time now) {
     if (lease.holder == 0 && !lease.ending && lease.deadline != 0)
       leases_.set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
     if (lease.move) lease.move->timed_from += away;
+    if (lease.suspension) lease.suspension->timed_from += away;
   }
 }
 
@@ -185,6 +189,7 @@ void Core::check_node(Node& node, Time now) {
   auto [condition, because] = node.condition();
   if (condition != node.shown) {
     node.since = now;
+    dirty_ = true;  // suspended leases are resumed on drained nodes, too
     impossible_.clear();
   }
   // The reasons shown for waiting requests name the condition and its cause.
@@ -284,6 +289,7 @@ pool::NodeOrders Core::orders(const Node& node, Time now) const {
     const Lease& lease = leases_.all().at(id);
     if (!lease.ending) {
       order_to_move(lease, node, orders);
+      order_to_suspend(lease, orders);
       continue;
     }
     pool::EndLease& order = *orders.add_end();

@@ -152,6 +152,7 @@ Result<LeaseId> Core::move(const std::string& text, const std::string& from, con
     return Error{ErrorCode::invalid, "cannot move lease " + short_text(*id) + ": " + why};
   };
   if (lease.ending) return cannot("it is ending: " + lease.reason);
+  if (lease.suspension) return cannot("it is suspended, or about to be");
   std::string nodes;
   for (const LeasePart& part : lease.parts) nodes += (nodes.empty() ? "" : ", ") + part.node->name();
   if (lease.move)

@@ -21,6 +21,21 @@ void write_part(const LeasePart& part, PartRecord& out) {
   out.set_cannot_move(part.cannot_move);
   out.set_last_serial(part.last_serial);
   out.set_recalled(part.recalled);
+  out.set_unallocated(!part.allocated);
+}
+
+void write_suspension(const Lease& lease, LeaseRecord& record) {
+  record.set_suspension_orders(lease.suspension_orders);
+  record.set_cannot_suspend(lease.cannot_suspend);
+  record.set_keeps_until_ms(lease.keeps_until);
+  if (!lease.suspension) return;
+  SuspensionRecord& suspension = *record.mutable_suspension();
+  suspension.set_state(static_cast<SuspensionRecord::State>(lease.suspension->state));
+  suspension.set_held(lease.suspension->held);
+  suspension.set_preempted(lease.suspension->preempted);
+  suspension.set_since_ms(lease.suspension->since);
+  suspension.set_because(lease.suspension->because);
+  suspension.set_reason(lease.suspension->reason);
 }
 
 void write_moves(const Lease& lease, LeaseRecord& record) {
@@ -62,6 +77,7 @@ std::string lease_record(const Lease& lease) {
   *record.mutable_request() = lease.request;
   for (const LeasePart& part : lease.parts) write_part(part, *record.add_parts());
   write_moves(lease, record);
+  write_suspension(lease, record);
   record.set_serial(lease.serial);
   record.set_granted_ms(lease.granted);
   record.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
@@ -175,16 +191,17 @@ Result<LeasePart> Core::restore_part(const PartRecord& stored) {
   part.cannot_move = stored.cannot_move();
   part.last_serial = stored.last_serial();
   part.recalled = stored.recalled();
+  part.allocated = !stored.unallocated();
   for (const lease::Share& share : stored.shares()) {
     Gpu* const gpu = node.find_gpu(share.gpu_uuid());
     if (!gpu) return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
     part.shares.push_back(
         {static_cast<uint32_t>(gpu - node.gpus.data()), {share.compute_milli(), share.memory_bytes()}});
-    gpu->allocations.used += part.shares.back().amount;
+    if (part.allocated) gpu->allocations.used += part.shares.back().amount;
     if (!gpu->allocations.used.within(gpu->allocations.total))
       return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
   }
-  node.host.used += part.host;
+  if (part.allocated) node.host.used += part.host;
   if (!node.host.used.within(node.host.total))
     return wrong("node '" + node.name() + "' does not have this much CPU or memory");
   return part;
@@ -225,6 +242,26 @@ Result<void> Core::restore_moves(const LeaseRecord& record, Lease& lease) {
   return {};
 }
 
+// Returns false if a lease that is not suspended has no shares, or the reverse.
+bool Core::restore_suspension(const LeaseRecord& record, Lease& lease) {
+  lease.suspension_orders = record.suspension_orders();
+  lease.cannot_suspend = record.cannot_suspend();
+  lease.keeps_until = record.keeps_until_ms();
+  if (record.has_suspension()) {
+    const SuspensionRecord& stored = record.suspension();
+    lease.suspension = Suspension{.state = static_cast<Suspension::State>(stored.state()),
+                                  .held = stored.held(),
+                                  .preempted = stored.preempted(),
+                                  .since = stored.since_ms(),
+                                  .timed_from = stored.since_ms(),
+                                  .because = stored.because(),
+                                  .reason = stored.reason()};
+  }
+  return std::all_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
+    return lease.ending || part.allocated != lease.is_suspended();
+  });
+}
+
 Result<void> Core::restore_lease(const std::string& value, Time now) {
   LeaseRecord record;
   if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty())
@@ -248,6 +285,8 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
     lease.parts.push_back(std::move(*part));
   }
   if (const auto moves = restore_moves(record, lease); !moves) return moves;
+  if (!restore_suspension(record, lease))
+    return Error{ErrorCode::invalid, "its state does not fit its parts"};
   std::set<const Node*> nodes;
   bool distinct = true;
   lease.for_each_part([&](const LeasePart& part) { distinct = nodes.insert(part.node).second && distinct; });

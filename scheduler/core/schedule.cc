@@ -9,23 +9,10 @@
 // the head again.
 #include "scheduler/core/core.h"
 #include "scheduler/core/feasibility.h"
+#include "scheduler/core/preemption.h"
 
 namespace gpupool::scheduler {
 namespace {
-
-// The event that must occur before a need fits, in order of increasing cost: nothing, the end of leases that
-// are already ending, preemption of best-effort leases, the end of other leases. `never` if it cannot fit.
-enum Wait { none, endings, preemption, leases, never };
-
-template <class T>
-Wait wait_for(const T& need, const Allocations<T>& allocations, bool may_preempt) {
-  if (allocations.withheld) return never;
-  const T left = allocations.free();
-  if (need.within(left)) return none;
-  if (need.within(left + allocations.ending)) return endings;
-  if (may_preempt && need.within(left + allocations.ending + allocations.preemptible)) return preemption;
-  return need.within(allocations.total) ? leases : never;
-}
 
 struct Candidate {
   Wait wait;
@@ -128,6 +115,7 @@ void Core::schedule(Time now) {
   const Stream head = std::exchange(head_, 0);
   const std::vector<GpuSlot> before = reservation_;
   lift_reservation();
+  lift_kept();
   check_defragmentation(now);
   if (head != 0 && !queue_.find(head)) ++capacity_;
   std::erase_if(heads_, [&](Stream stream) { return !queue_.find(stream); });
@@ -150,10 +138,12 @@ void Core::note_reservation(Stream head, const std::vector<GpuSlot>& before) {
 
 bool Core::schedule_priority(lease::Priority priority, Stream head, const std::vector<GpuSlot>& before,
                              uint32_t& failed, Time now) {
+  resume_suspended(priority, now);
   hold_place_of_absent(priority);
   for (const Stream stream : heads_) {
     WaitingRequest* const first = queue_.find(stream);
     if (!first || first->request.priority() != priority || head_ != 0) continue;
+    if (resume_first_.contains(first->tenant)) continue;
     // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
     first->failed_at = 0;
     if (fits_quota(nodes_, tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
@@ -166,7 +156,8 @@ bool Core::schedule_priority(lease::Priority priority, Stream head, const std::v
     WaitingRequest& waiter = *queue_.find(stream);
     const Demand demand(waiter.request);
     Tenant& whose = tenant(waiter.tenant);
-    waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(nodes_, whose, demand);
+    waiter.over_quota = blocked_.contains(whose.name) || resume_first_.contains(whose.name) ||
+                        !fits_quota(nodes_, whose, demand);
     if (waiter.over_quota) {
       blocked_.insert({whose.name, stream});
       order.blocked();
@@ -269,40 +260,6 @@ bool Core::reserve(WaitingRequest& waiter, Time now) {
   reserve_slots(slots_of(best), demand);
   if (best.back().wait == preemption) preempt(demand, waiter, now);
   return true;
-}
-
-// Ends best-effort leases until the reserved GPUs will become free: the youngest lease first, and only leases
-// on those GPUs or hosts.
-void Core::preempt(const Demand& demand, const WaitingRequest& for_whom, Time now) {
-  const std::string reason =
-      "tenant '" + for_whom.tenant + "' needs the GPU for a request with a higher priority";
-  const auto end_one = [&](const Node& node, auto&& helps) {
-    Lease* latest = nullptr;
-    for (const LeaseId& id : node.leases) {
-      Lease& lease = *leases_.find(id);
-      if (lease.preemptible() && helps(lease) && (!latest || lease.granted > latest->granted))
-        latest = &lease;
-    }
-    if (latest) end(*latest, pool::Ended::PREEMPTED, reason, policy_.grace_ms(), now);
-    return latest != nullptr;
-  };
-  for (const GpuSlot& slot : reservation_) {
-    const Gpu& gpu = slot.node->gpus[slot.gpu];
-    const auto has_gpu = [&](const Lease& lease) {
-      const auto& shares = lease.part_on(*slot.node)->shares;
-      return std::any_of(shares.begin(), shares.end(),
-                         [&](const auto& share) { return share.gpu == slot.gpu; });
-    };
-    while (wait_for(demand.of(gpu), gpu.allocations, true) == preemption && end_one(*slot.node, has_gpu)) {
-    }
-    const auto has_host = [&](const Lease& lease) {
-      const HostAmount& host = lease.part_on(*slot.node)->host;
-      return host.cpu_milli > 0 || host.memory > 0;
-    };
-    while (wait_for(slot.node->host.reserved, slot.node->host, true) == preemption &&
-           end_one(*slot.node, has_host)) {
-    }
-  }
 }
 
 std::vector<std::pair<Stream, uint32_t>> Core::places() const {

@@ -26,6 +26,33 @@ void view(const LeasePart& part, pool::LeasePart& out) {
   *out.mutable_breaks() = part.breaks;
   out.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
   out.set_host_memory_bytes(part.host.memory);
+  out.set_unallocated(!part.allocated);
+}
+
+void view_suspension(const Lease& lease, pool::LeaseState& out) {
+  using pool::LeaseStandstill;
+  out.set_keeps_until_ms(lease.keeps_until);
+  if (lease.ending || (!lease.suspension && lease.cannot_suspend.empty())) return;
+  LeaseStandstill& view = *out.mutable_suspension();
+  if (!lease.suspension) {
+    view.set_state(LeaseStandstill::FAILED);
+    view.set_reason(lease.cannot_suspend);
+    return;
+  }
+  const Suspension& from = *lease.suspension;
+  view.set_state(static_cast<LeaseStandstill::State>(from.state));
+  view.set_held(from.held);
+  view.set_preempted(from.preempted);
+  view.set_since_ms(from.since);
+  view.set_because(from.because);
+  view.set_reason(from.reason);
+  for (const LeasePart& part : lease.parts) {
+    view.set_bytes(view.bytes() + part.suspended.bytes());
+    view.set_sessions(view.sessions() + part.suspended.sessions());
+    const bool tries = from.state != Suspension::State::suspended && !part.suspended.reason().empty();
+    if (tries && part.suspended.number() == lease.suspension_orders)
+      view.set_reason("node '" + part.node->name() + "': " + part.suspended.reason());
+  }
 }
 
 // Returns the state of the part of a lease that is on this node and that programs use, as far as it concerns
@@ -85,6 +112,7 @@ void view(const Node& node, NodeState& out) {
   out.set_cpu_milli_leased(static_cast<uint32_t>(node.host.used.cpu_milli));
   out.set_host_memory_bytes(node.host.total.memory);
   out.set_host_memory_bytes_leased(node.host.used.memory);
+  if (node.suspension_room) *out.mutable_suspension_room() = *node.suspension_room;
   for (const Gpu& gpu : node.gpus) {
     pool::PoolGpu& view = *out.add_gpus();
     view.set_node(node.name());
@@ -110,6 +138,7 @@ void view(const Lease& lease, pool::LeaseState& out) {
   out.set_mode(lease.request.mode());
   for (const LeasePart& part : lease.parts) view(part, *out.add_parts());
   view_moves(lease, out);
+  view_suspension(lease, out);
   out.set_granted_ms(lease.granted);
   out.set_serial(lease.serial);
   out.set_held(lease.holder != 0);
@@ -144,10 +173,11 @@ std::pair<NodeState::Condition, std::string> Node::condition() const {
 }
 
 void Core::count_moves(const Node& node, NodeState& out) const {
-  uint32_t arriving = 0, leaving = 0, waiting = 0, failed = 0;
+  uint32_t arriving = 0, leaving = 0, waiting = 0, failed = 0, suspended = 0;
   for (const LeaseId& id : node.leases) {
     const Lease& lease = leases_.all().at(id);
     const size_t place = lease.place_on(node);
+    suspended += lease.is_suspended();
     if (place == lease.parts.size()) {
       const bool arrives = lease.move && lease.move->to.node == &node;
       ++(arrives ? arriving : leaving);
@@ -162,6 +192,7 @@ void Core::count_moves(const Node& node, NodeState& out) const {
   out.set_leases_leaving(leaving);
   out.set_leases_to_move(waiting);
   out.set_leases_not_moved(failed);
+  out.set_leases_suspended(suspended);
 }
 
 Result<pool::NodeState> Core::view_node(const std::string& name) const {
@@ -209,6 +240,9 @@ pool::PoolState Core::view_pool() const {
   state.set_leases(static_cast<uint32_t>(leases_.all().size()));
   state.set_leases_ending(static_cast<uint32_t>(std::count_if(
       leases_.all().begin(), leases_.all().end(), [](const auto& one) { return one.second.ending; })));
+  state.set_leases_suspended(
+      static_cast<uint32_t>(std::count_if(leases_.all().begin(), leases_.all().end(),
+                                          [](const auto& one) { return one.second.is_suspended(); })));
   state.set_waiting(static_cast<uint32_t>(queue_.size()));
   state.set_compute_milli(milli);
   state.set_compute_milli_leased(milli_leased);
@@ -227,7 +261,7 @@ void Core::view_nodes(google::protobuf::RepeatedPtrField<NodeState>& out) const 
   std::map<std::pair<const Node*, uint32_t>, uint32_t> leases;  // by GPU
   for (const auto& [id, lease] : leases_.all()) {
     lease.for_each_part([&](const LeasePart& part) {
-      for (const auto& share : part.shares) ++leases[{part.node, share.gpu}];
+      for (const auto& share : part.shares) leases[{part.node, share.gpu}] += part.allocated;
     });
   }
   for (const auto& [name, node] : nodes_) {

@@ -49,7 +49,8 @@ Json json_of(const LeasePart& part) {
           {"suspended_ms", part.breaks().suspended_ms()},
           {"suspended_bytes", part.breaks().suspended_bytes()},
           {"cpu_milli", part.cpu_milli()},
-          {"host_memory_bytes", part.host_memory_bytes()}};
+          {"host_memory_bytes", part.host_memory_bytes()},
+          {"allocated", !part.unallocated()}};
 }
 
 const char* name_of(LeaseMove::State state) {
@@ -70,6 +71,23 @@ Json json_of(const LeaseMove& move) {
           {"since_ms", limit(move.since_ms())},
           {"reason", move.reason()},
           {"part", move.has_part() ? json_of(move.part()) : Json(nullptr)}};
+}
+
+const char* name_of(LeaseStandstill::State state) {
+  switch (state) {
+    case LeaseStandstill::SUSPENDING: return "suspending";
+    case LeaseStandstill::SUSPENDED: return "suspended";
+    case LeaseStandstill::RESUMING: return "resuming";
+    case LeaseStandstill::FAILED: return "failed";
+    default: return "unknown";
+  }
+}
+
+Json json_of(const LeaseStandstill& suspension) {
+  return {{"state", name_of(suspension.state())}, {"held", suspension.held()},
+          {"preempted", suspension.preempted()},  {"since_ms", limit(suspension.since_ms())},
+          {"bytes", suspension.bytes()},          {"sessions", suspension.sessions()},
+          {"because", suspension.because()},      {"reason", suspension.reason()}};
 }
 
 Json json_of(const Request& request) {
@@ -117,6 +135,15 @@ Json json_of(const PoolCounters& counters) {
           {"defragmentations_granted", counters.defragmentations_granted()},
           {"defragmentation_moves", counters.defragmentation_moves()},
           {"defragmentation_bytes", counters.defragmentation_bytes()},
+          {"suspensions_begun", counters.suspensions_begun()},
+          {"suspensions_done", counters.suspensions_done()},
+          {"suspensions_failed", counters.suspensions_failed()},
+          {"suspensions_cut", counters.suspensions_cut()},
+          {"suspensions_resumed", counters.suspensions_resumed()},
+          {"suspended_bytes", counters.suspended_bytes()},
+          {"suspending_ms", counters.suspending_ms()},
+          {"suspended_ms", counters.suspended_ms()},
+          {"resuming_ms", counters.resuming_ms()},
           {"audit_records", counters.audit_records()},
           {"audit_records_lost", counters.audit_records_lost()}};
 }
@@ -151,6 +178,7 @@ Json json_of(const PoolState& pool) {
           {"gpus_withheld", pool.gpus_withheld()},
           {"leases", pool.leases()},
           {"leases_ending", pool.leases_ending()},
+          {"leases_suspended", pool.leases_suspended()},
           {"waiting", pool.waiting()},
           {"compute_milli", pool.compute_milli()},
           {"compute_milli_leased", pool.compute_milli_leased()},
@@ -187,6 +215,11 @@ Json json_of(const NodeState& node) {
           {"leases_leaving", node.leases_leaving()},
           {"leases_to_move", node.leases_to_move()},
           {"leases_not_moved", node.leases_not_moved()},
+          {"leases_suspended", node.leases_suspended()},
+          {"suspension_memory_bytes",
+           node.has_suspension_room() ? Json(node.suspension_room().memory_bytes()) : Json(nullptr)},
+          {"suspension_disk_bytes",
+           node.has_suspension_room() ? Json(node.suspension_room().disk_bytes()) : Json(nullptr)},
           {"addresses", words(node.addresses())},
           {"rack", node.rack()},
           {"zone", node.zone()},
@@ -212,6 +245,8 @@ Json json_of(const LeaseState& lease) {
           {"mode", text_of(lease.mode())},
           {"parts", std::move(parts)},
           {"moves", std::move(moves)},
+          {"suspension", lease.has_suspension() ? json_of(lease.suspension()) : Json(nullptr)},
+          {"keeps_until_ms", limit(lease.keeps_until_ms())},
           {"granted_ms", lease.granted_ms()},
           {"serial", lease.serial()},
           {"held", lease.held()},
@@ -266,7 +301,8 @@ Json json_of(const Policy& policy) {
   Json json{{"placement", policy.placement()}};
   for (const PolicyKind& kind : kPolicyKinds) {
     const uint64_t value = kind.get(policy);
-    json[kind.member] = kind.unit == PolicyUnit::on_off ? Json(value != 0) : Json(value);
+    const bool is_switch = kind.unit == PolicyUnit::on_off || kind.unit == PolicyUnit::end_suspend;
+    json[kind.member] = is_switch ? Json(value != 0) : Json(value);
   }
   return json;
 }

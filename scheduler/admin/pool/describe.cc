@@ -75,9 +75,9 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
     const std::string left = lease.end_at_ms() > now_ms ? " in " + age_text(now_ms, lease.end_at_ms()) : "";
     return std::string(pool::text_of(lease.end())) + left;
   }
-  const std::string moves = moves_text(lease, now_ms);
+  const std::string moves = moves_text(lease, now_ms), suspension = suspension_text(lease, now_ms);
   return (lease.held() ? "held" : "disconnected, " + age_text(now_ms, lease.hold_until_ms()) + " left") +
-         (moves.empty() ? "" : "; " + moves);
+         (moves.empty() ? "" : "; " + moves) + (suspension.empty() ? "" : "; " + suspension);
 }
 
 // Describes a node's moves of leases: "2 leases move away, 1 waits for room".
@@ -92,6 +92,7 @@ std::string moves_text(const pool::NodeState& node, int64_t now_ms) {
   add(node.leases_to_move(), "waits for room elsewhere", "wait for room elsewhere");
   add(node.leases_not_moved(), "cannot move", "cannot move");
   add(node.leases_arriving(), "arrives", "arrive");
+  add(node.leases_suspended(), "is suspended", "are suspended");
   if (node.evict_at_ms() > now_ms && node.leases() > 0)
     text += (text.empty() ? "" : ", ") + ("evicts in " + age_text(now_ms, node.evict_at_ms()));
   return text;
@@ -115,6 +116,7 @@ std::string value_text(pool::PolicyUnit unit, uint64_t value) {
   if (limits && value == 0) return "unlimited";
   switch (unit) {
     case Unit::on_off: return value != 0 ? "on" : "off";
+    case Unit::end_suspend: return value != 0 ? "suspend" : "end";
     case Unit::seconds:
     case Unit::seconds_limit: return format("%g s", static_cast<double>(value) / 1000.0);
     case Unit::bytes_limit: return size_text(value);
@@ -152,6 +154,21 @@ std::string moves_text(const pool::LeaseState& lease, int64_t now_ms) {
     text += (text.empty() ? "" : "; ") + one + (move.reason().empty() ? "" : ": " + move.reason());
   }
   return text;
+}
+
+std::string suspension_text(const pool::LeaseState& lease, int64_t now_ms) {
+  using pool::LeaseStandstill;
+  if (!lease.has_suspension() || lease.ending()) return "";
+  const LeaseStandstill& its = lease.suspension();
+  const std::string since = " (since " + age_text(its.since_ms(), now_ms) + ")";
+  const std::string why = its.reason().empty() ? "" : ": " + its.reason();
+  switch (its.state()) {
+    case LeaseStandstill::SUSPENDING: return "being suspended" + since + why;
+    case LeaseStandstill::SUSPENDED:
+      return "suspended, " + bytes_text(its.bytes()) + since + (its.held() ? ", held by an operator" : why);
+    case LeaseStandstill::RESUMING: return "being resumed" + since + why;
+    default: return "not suspended" + why;
+  }
 }
 
 std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms,
@@ -324,7 +341,8 @@ std::string pool_text(const pool::PoolState& state, int64_t now_ms) {
          " leased (" + percent(state.compute_milli_leased(), state.compute_milli()) + "), memory " +
          percent(state.memory_bytes_leased(), state.memory_bytes()) +
          "\nleases: " + std::to_string(state.leases()) + ", " + std::to_string(state.leases_ending()) +
-         " ending\nqueue: " + std::to_string(state.waiting()) + "\n";
+         " ending, " + std::to_string(state.leases_suspended()) +
+         " suspended\nqueue: " + std::to_string(state.waiting()) + "\n";
 }
 
 std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) {

@@ -16,6 +16,8 @@ std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseStat
                         size_t width);
 // Says what the moves of a lease are doing: "moving to n2 (since 5s)"; empty: nothing.
 std::string moves_text(const pool::LeaseState& lease, int64_t now_ms);
+// Says how far the lease's suspension is: "suspended, 5.0 GiB (since 2m)"; empty: it is not suspended.
+std::string suspension_text(const pool::LeaseState& lease, int64_t now_ms);
 std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms,
                        size_t width);
 std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);

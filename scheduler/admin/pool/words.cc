@@ -80,6 +80,10 @@ Result<uint64_t> parse_policy(pool::PolicyUnit unit, const std::string& value) {
     if (value != "on" && value != "off") return wrong("'" + value + "' is neither on nor off");
     return uint64_t{value == "on"};
   }
+  if (unit == Unit::end_suspend) {
+    if (value != "end" && value != "suspend") return wrong("'" + value + "' is neither end nor suspend");
+    return uint64_t{value == "suspend"};
+  }
   if (unit == Unit::rate) return parse_rate(value);
   if (unit == Unit::bytes_limit) return value == kUnlimited ? Result<uint64_t>(0) : parse_memory(value);
   const auto number = parse_number(value, unit == Unit::seconds || unit == Unit::seconds_limit ? 1000 : 1);

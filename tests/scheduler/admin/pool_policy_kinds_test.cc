@@ -27,6 +27,7 @@ PolicySample policy_sample(const PolicyKind& kind) {
   switch (kind.unit) {
     case PolicyUnit::on_off:
       return {1 - kind.initial, kind.initial ? "off" : "on", kind.initial ? "off" : "on"};
+    case PolicyUnit::end_suspend: return {1, "suspend", "suspend"};
     case PolicyUnit::seconds:
     case PolicyUnit::seconds_limit: return {12'500, "12.5", "12.5 s"};
     case PolicyUnit::bytes_limit: return {3ull << 30, "3GiB", "3GiB"};
@@ -61,7 +62,9 @@ TEST_CASE("each number of a pool's policy has a word, a line and a JSON field") 
     CHECK(keys.insert(kind.key).second);
     CHECK(fields.insert(kind.member).second);
     CHECK(pool::json_of(policy)[kind.member] ==
-          Json(kind.unit == PolicyUnit::on_off ? Json(sample.value != 0) : Json(sample.value)));
+          Json(kind.unit == PolicyUnit::on_off || kind.unit == PolicyUnit::end_suspend
+                   ? Json(sample.value != 0)
+                   : Json(sample.value)));
   }
 }
 

@@ -22,6 +22,10 @@ inline void check_books(const Core& core, Time now) {
   std::map<std::string, uint32_t> leases, ending;
   for (const auto& lease : seen.leases()) {
     const auto add = [&](const pool::LeasePart& part) {
+      const bool is_suspended =
+          lease.has_suspension() && lease.suspension().state() == pool::LeaseStandstill::SUSPENDED;
+      REQUIRE((part.unallocated() == is_suspended || lease.ending()));
+      if (part.unallocated()) return;
       for (const auto& share : part.shares())
         allocated[share.gpu_uuid()] += {share.compute_milli(), share.memory_bytes()};
     };
@@ -30,7 +34,8 @@ inline void check_books(const Core& core, Time now) {
     for (const auto& part : lease.parts()) {
       add(part);
       REQUIRE(nodes.insert(part.node()).second);
-      for (const auto& share : part.shares()) milli[lease.tenant()] += share.compute_milli();
+      for (const auto& share : part.shares())
+        milli[lease.tenant()] += part.unallocated() ? 0 : share.compute_milli();
     }
     for (const auto& move : lease.moves()) {
       if (!move.has_part()) continue;

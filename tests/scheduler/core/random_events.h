@@ -9,22 +9,10 @@
 
 #include "tests/scheduler/core/books.h"
 #include "tests/scheduler/core/pool.h"
+#include "tests/scheduler/core/simulated_node.h"
 #include "tests/support/catch.h"
 
 namespace gpupool::scheduler {
-
-struct SimulatedNode {
-  uint64_t number;
-  uint64_t boot;
-  int gpus;
-  bool alive = true;
-  Stream stream = 0;
-  std::set<LeaseId> sessions;
-  std::map<LeaseId, uint64_t> ended;  // tokens up to this serial are void
-  std::set<LeaseId> answers;          // for the next report
-  std::vector<pool::NodeOrders> inbox;
-  std::map<LeaseId, lease::Lease> usable;  // oracle: leases that can be used on this node
-};
 
 struct SimulatedHolder {
   std::string tenant;
@@ -45,6 +33,9 @@ class Simulation {
       nodes_.push_back({i, ++boots_, fragments ? 2 : static_cast<int>(i)});
     pool::Policy policy;
     policy.set_move_ms(5'000);
+    policy.set_preempt_suspends(seed % 2 == 0);
+    policy.set_suspend_ms(20'000);
+    policy.set_resumed_run_ms(seed % 3 == 0 ? 10'000 : 0);
     if (seed % 4 < 2) {  // rare crashes, and short times, so that moves fail and nodes are lost
       crashes_ = 1'000;
       policy.set_move_ms(1'000), policy.set_heartbeat_ms(500), policy.set_node_lost_ms(3'000);
@@ -162,6 +153,8 @@ class Simulation {
       use.set_lease(id);
       use.set_sessions(1);
     }
+    report.mutable_suspension_room()->set_memory_bytes(64 * kGiB);
+    for (const auto& [id, told] : node.suspensions) *report.add_suspensions() = told;
     for (const LeaseId& id : std::exchange(node.answers, {})) {
       if (node.sessions.contains(id)) continue;
       pool::LeaseUse& use = *report.add_leases();
@@ -186,12 +179,15 @@ class Simulation {
         if (order.grace_ms() > 0 && pick(2)) continue;
         node.sessions.erase(order.lease());
         node.usable.erase(order.lease());
+        node.suspended.erase(order.lease());
+        node.suspensions.erase(order.lease());
         node.ended[order.lease()] = UINT64_MAX;
         node.answers.insert(order.lease());
       }
       for (const auto& order : orders.move()) {
         if (pick(2)) move_sessions(node, order);
       }
+      node.suspend_sessions(orders, [this](uint64_t below) { return pick(below); });
     }
     node.inbox.clear();
     if (node.stream != 0) pool_.core->report(node.stream, report_of(node), pool_.now);
@@ -217,11 +213,7 @@ class Simulation {
     if (node.stream != 0) pool_.core->node_disconnected(std::exchange(node.stream, 0), pool_.now);
     node.inbox.clear();
     if (!dies) return;
-    node.alive = false;
-    node.sessions.clear();
-    node.ended.clear();
-    node.answers.clear();
-    node.usable.clear();
+    node.die();
   }
   // Opens sessions on the node with random usable tokens.
   void use(SimulatedNode& node) {
@@ -256,6 +248,8 @@ class Simulation {
         if (seen.leases_size() == 0) return;
         const auto& lease = seen.leases(static_cast<int>(pick(static_cast<uint64_t>(seen.leases_size()))));
         if (pick(4) == 0) return (void)pool_.core->evict(lease.id(), "", 0, pool_.now);
+        if (pick(6) == 0) return (void)pool_.core->suspend_lease(lease.id(), pool_.now);
+        if (lease.has_suspension() && pick(2)) return (void)pool_.core->resume_lease(lease.id(), pool_.now);
         const std::string from =
             lease.parts(static_cast<int>(pick(static_cast<uint64_t>(lease.parts_size())))).node();
         (void)pool_.core->move(lease.id(), from, pick(2) ? name : "", pool_.now);
@@ -314,7 +308,7 @@ class Simulation {
         const auto ended = node.ended.find(grant->lease);
         const bool is_void = ended != node.ended.end() && server.lease.serial() <= ended->second;
         if (node.alive && server.lease.boot() == boot_id(node.boot) && !is_void)
-          node.usable[grant->lease] = server.lease;
+          (node.is_suspended(grant->lease) ? node.suspended : node.usable)[grant->lease] = server.lease;
       };
       for (const GrantedServer& server : grant->servers) {
         gpus += static_cast<uint32_t>(server.lease.shares_size());
