@@ -45,6 +45,9 @@ void make_printable(pool::LeaseState& lease) {
   lease.set_host(printable(lease.host()));
   for (std::string& label : *lease.mutable_labels()) label = printable(label);
   for (pool::LeaseMove& move : *lease.mutable_moves()) move.set_reason(printable(move.reason()));
+  if (!lease.has_suspension()) return;
+  lease.mutable_suspension()->set_because(printable(lease.suspension().because()));
+  lease.mutable_suspension()->set_reason(printable(lease.suspension().reason()));
 }
 void make_printable(pool::NodeState& node) {
   node.set_because(printable(node.because()));
@@ -184,6 +187,12 @@ AdminService::AdminService(Engine& engine) : engine_(engine) {
         return request.lease() + (request.to().empty() ? "" : " to " + request.to());
       },
       &AdminService::Move);
+  add_command(
+      "Suspend", "suspend", [](const pool::SuspendRequest& request) { return request.lease(); },
+      &AdminService::Suspend);
+  add_command(
+      "Resume", "resume", [](const pool::SuspendRequest& request) { return request.lease(); },
+      &AdminService::Resume);
   add_view("Why", &AdminService::Why);
   calls_[full_name("Watch")] = [this](Context& context) { return new Watcher(engine_, context, watchers_); };
 }
@@ -350,19 +359,27 @@ grpc::Status AdminService::TrustGpu(const pool::TrustGpuRequest& request, pool::
 grpc::Status AdminService::Evict(const pool::EvictRequest& request, pool::LeaseState& reply) {
   Core& core = engine_.core();
   if (request.reason().size() > kLongestReason) return too_long();
-  const auto lease =
-      core.evict(request.lease(), printable(request.reason()), grace_of(request), engine_.now());
-  if (!lease) return failed(lease.error());
-  const grpc::Status status = take(core.view_lease(*lease), &reply);
-  make_printable(reply);
-  return status;
+  return view(core.evict(request.lease(), printable(request.reason()), grace_of(request), engine_.now()),
+              reply);
 }
 
 grpc::Status AdminService::Move(const pool::MoveRequest& request, pool::LeaseState& reply) {
   Core& core = engine_.core();
-  const auto lease = core.move(request.lease(), request.from(), request.to(), engine_.now());
+  return view(core.move(request.lease(), request.from(), request.to(), engine_.now()), reply);
+}
+
+grpc::Status AdminService::Suspend(const pool::SuspendRequest& request, pool::LeaseState& reply) {
+  return view(engine_.core().suspend_lease(request.lease(), engine_.now()), reply);
+}
+
+grpc::Status AdminService::Resume(const pool::SuspendRequest& request, pool::LeaseState& reply) {
+  return view(engine_.core().resume_lease(request.lease(), engine_.now()), reply);
+}
+
+// Answers a command with the lease that it has changed.
+grpc::Status AdminService::view(const Result<LeaseId>& lease, pool::LeaseState& reply) {
   if (!lease) return failed(lease.error());
-  const grpc::Status status = take(core.view_lease(*lease), &reply);
+  const grpc::Status status = take(engine_.core().view_lease(*lease), &reply);
   make_printable(reply);
   return status;
 }

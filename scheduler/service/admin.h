@@ -46,6 +46,9 @@ class AdminService final : public grpc::CallbackGenericService {
   grpc::Status TrustGpu(const pool::TrustGpuRequest& request, pool::NodeState& reply);
   grpc::Status Evict(const pool::EvictRequest& request, pool::LeaseState& reply);
   grpc::Status Move(const pool::MoveRequest& request, pool::LeaseState& reply);
+  grpc::Status Suspend(const pool::SuspendRequest& request, pool::LeaseState& reply);
+  grpc::Status Resume(const pool::SuspendRequest& request, pool::LeaseState& reply);
+  grpc::Status view(const Result<LeaseId>& lease, pool::LeaseState& reply);
   grpc::Status Why(const pool::WhyRequest& request, pool::WhyReply& reply);
 
   Engine& engine_;

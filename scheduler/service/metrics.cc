@@ -82,6 +82,31 @@ void add_moves(const pool::PoolCounters& counters, MetricsPage& page) {
                number(counters.defragmentation_bytes()));
 }
 
+void add_suspensions(const pool::PoolState& state, MetricsPage& page) {
+  const pool::PoolCounters& counters = state.counters();
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  page.gauge("pool_leases_suspended", "Suspended leases, whose GPUs are free.",
+             number(state.leases_suspended()));
+  page.counter("pool_suspensions_total", "Suspensions of leases that were begun.",
+               number(counters.suspensions_begun()));
+  {
+    auto ended = page.counter("pool_suspensions_ended_total", "Ended suspensions of leases, by result.");
+    ended.add({{"result", "resumed"}}, number(counters.suspensions_resumed()));
+    ended.add({{"result", "failed"}}, number(counters.suspensions_failed()));
+    ended.add({{"result", "lease_ended"}}, number(counters.suspensions_cut()));
+  }
+  page.counter("pool_suspended_bytes_total", "Bytes of the files of leases that were suspended.",
+               number(counters.suspended_bytes()));
+  page.counter("pool_suspending_seconds_total",
+               "Total time from the order to suspend a lease to its free GPUs.",
+               number(counters.suspending_ms()) * 1e-3);
+  page.counter("pool_suspended_seconds_total", "Total time that resumed leases were without their GPUs.",
+               number(counters.suspended_ms()) * 1e-3);
+  page.counter("pool_resuming_seconds_total",
+               "Total time from the order to resume a lease to its last session.",
+               number(counters.resuming_ms()) * 1e-3);
+}
+
 void add_nodes(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
   {
     auto nodes = page.gauge("pool_nodes", "Nodes by condition.");
@@ -141,6 +166,7 @@ std::string metrics_text(const pool::PoolSnapshot& snapshot) {
   add_scheduler(true, page);
   add_pool(snapshot.pool(), page);
   add_moves(snapshot.pool().counters(), page);
+  add_suspensions(snapshot.pool(), page);
   add_nodes(snapshot, page);
   add_tenants(snapshot, page);
   return page.text();

@@ -15,9 +15,10 @@ inline bool has(const std::string& text, const std::string& part) {
 
 class WholePool {
  public:
-  // `first`, `second`: additional environment variables of the two poolds.
-  explicit WholePool(const Environment& first = {}, const Environment& second = {})
-      : first_(devices(first), member("one")), second_(devices(second), member("two")) {
+  // `first`, `second`: additional environment variables of the two poolds; `options` of both.
+  explicit WholePool(const Environment& first = {}, const Environment& second = {},
+                     const std::vector<std::string>& options = {})
+      : first_(devices(first), member("one", options)), second_(devices(second), member("two", options)) {
     REQUIRE(eventually([&] { return has(pool_admin({"health"}), "2 open"); }));
   }
 
@@ -45,9 +46,12 @@ class WholePool {
     more.insert({{"SOFTGPU_MEMORY", "256MiB"}, {"SOFTGPU_DEVICES", "2"}});
     return more;
   }
-  std::vector<std::string> member(const std::string& name) const {
-    return {"--peers",     "127.0.0.0/8", "--pool-scheduler",  scheduler_.address(),
-            "--pool-name", name,          "--pool-public-key", scheduler_.public_key_file()};
+  std::vector<std::string> member(const std::string& name, const std::vector<std::string>& options) const {
+    std::vector<std::string> all{
+        "--peers",     "127.0.0.0/8", "--pool-scheduler",  scheduler_.address(),
+        "--pool-name", name,          "--pool-public-key", scheduler_.public_key_file()};
+    all.insert(all.end(), options.begin(), options.end());
+    return all;
   }
 
   SchedulerProcess scheduler_;

@@ -34,9 +34,7 @@ using namespace gpupool::worker::test;
 
 namespace {
 
-// Bits of the first byte: the CPU cannot access device memory, so that copies are staged; and copies have
-// several pieces, which takes much longer.
-constexpr uint8_t kStaged = 1, kLarge = 2;
+constexpr uint64_t kMapped = 4 * FakeDriver::kGranularity;
 constexpr std::chrono::milliseconds kMostWait{10};  // for the session to receive from one connection
 constexpr const char* kToken = "the session's bulk token";
 
@@ -47,12 +45,12 @@ struct Copy {
 
 class Attack {
  public:
-  explicit Attack(fuzz::Input input) : input_(input), mode_(input_.get<uint8_t>()) {}
+  explicit Attack(fuzz::Input input) : input_(input) {}
 
   void run() {
     client_.retain();
     client_.create_stream(0);
-    client_.map(0, mapped_);
+    client_.map(0, kMapped);
     for (int calls = 0; !input_.empty() && calls < 100; ++calls) call();
     hold(false);
     await_commands();
@@ -64,7 +62,6 @@ class Attack {
   }
 
  private:
-  bool is_large() const { return (mode_ & kLarge) != 0; }
   // Returns when the session has received all commands, or has ended.
   void await_commands() {
     const uint64_t ping = client_.send(wire::Command::ping, {});
@@ -124,16 +121,12 @@ class Attack {
 
   void copy(wire::Command command) {
     const bool one_row = input_.below(2) == 0;
-    uint64_t width = 1 + (one_row ? input_.get<uint16_t>() : input_.get<uint8_t>());
-    uint64_t rows = one_row ? 1 : 1 + input_.below(200);
-    if (is_large()) {
-      rows = one_row ? 1 : 80;
-      width = mapped_ / rows;
-    }
+    const uint64_t width = 1 + (one_row ? input_.get<uint16_t>() : input_.get<uint8_t>());
+    const uint64_t rows = one_row ? 1 : 1 + input_.below(200);
     const wire::BulkCopy made{
         .stream = input_.below(4) == 0 ? 0 : stream_handle(0),
-        .device = client_.address(input_.below(2) == 0 ? 0 : input_.get<uint32_t>() % mapped_),
-        .pitch = width + (is_large() ? 0 : input_.below(32)),
+        .device = client_.address(input_.below(2) == 0 ? 0 : input_.get<uint32_t>() % kMapped),
+        .pitch = width + input_.below(32),
         .width = input_.below(32) == 31 ? input_.get<uint64_t>() : width,
         .rows = rows,
         .flags = input_.below(4),
@@ -158,9 +151,7 @@ class Attack {
     const Copy about = some_copy();
     const uint64_t piece_bytes = wire::bulk_piece_bytes(about.width, about.rows);
     const uint64_t total = about.width * about.rows;
-    uint64_t offset =
-        input_.below(static_cast<uint32_t>((total + piece_bytes - 1) / piece_bytes)) * piece_bytes;
-    uint64_t length = std::min(piece_bytes, total - offset);
+    uint64_t offset = 0, length = std::min(piece_bytes, total);
     switch (input_.below(8)) {
       case 0: offset = input_.get<uint64_t>(); break;
       case 1: length = 1 + input_.get<uint16_t>(); break;
@@ -207,10 +198,10 @@ class Attack {
       case 4: {
         wire::FreeMemory body{};
         body.address = client_.address(0);
-        body.size = mapped_;
+        body.size = kMapped;
         return static_cast<void>(client_.send(wire::Command::free_memory, bytes_of(body)));
       }
-      case 5: return client_.map(0, mapped_);
+      case 5: return client_.map(0, kMapped);
       case 6:
         return static_cast<void>(
             client_.send(wire::Command::synchronize_stream, bytes_of(stream_handle(0)), true));
@@ -223,25 +214,13 @@ class Attack {
   }
 
   fuzz::Input input_;
-  const uint8_t mode_;
-  const uint64_t mapped_ = (is_large() ? 80 : 4) * FakeDriver::kGranularity;
   std::vector<std::shared_ptr<Pipe>> pipes_;
   std::vector<Copy> copies_;
   std::mutex mutex_;
   std::condition_variable changed_;
   BulkSink sink_;
   bool ready_ = false;  // the session has given the sink
-  TestClient client_{false,
-                     nullptr,
-                     0,
-                     false,
-                     nullptr,
-                     false,
-                     {},
-                     [this](FakeDriver& fake) {
-                       if ((mode_ & kStaged) != 0) fake.host_access = FakeDriver::HostAccess::unsupported;
-                     },
-                     [this](SessionStart& start) {
+  TestClient client_{false, nullptr, 0, false, nullptr, false, {}, {}, [this](SessionStart& start) {
                        start.bulk_token = kToken;
                        start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) {
                          return Result<void>{};

@@ -206,6 +206,18 @@ void CommandLine::add_lease_commands() {
       "The command returns when the move has begun; `leases` and `why LEASE` show its progress. A move that "
       "takes\n"
       "longer than the policy `move` (60 s) is turned round.");
+  CLI::App* const suspend =
+      add(app_, "suspend", "suspend a lease, and give its GPUs to others until `resume`",
+          [this](PoolCommands& pool) { return pool.suspend(id_); });
+  suspend->add_option("LEASE", id_, "as `leases` shows it")->required();
+  suspend->footer(
+      "The command returns when that has begun; `leases` and `why LEASE` show its progress. If a session "
+      "cannot "
+      "be\n"
+      "suspended, or not within the policy `suspend` (60 s), the lease goes on.");
+  CLI::App* const resume = add(app_, "resume", "resume a suspended lease as soon as its GPUs have room",
+                               [this](PoolCommands& pool) { return pool.resume(id_); });
+  resume->add_option("LEASE", id_, "as `leases` shows it")->required();
   add(app_, "why", "explain why a request waits or a lease ended",
       [this](PoolCommands& pool) { return pool.why(id_); })
       ->add_option("ID", id_, "as `queue` and `leases` show them")

@@ -7,11 +7,11 @@
 namespace gpupool::admin {
 
 // Commands that exist only for a scheduler, and only for a poold; used for hints in error messages. The
-// subcommand `quota clear` exists only for a scheduler, too.
+// subcommand `quota clear` exists only for a scheduler, too. `suspend` and `resume` are for a lease there,
+// and for a session here.
 inline constexpr std::array<std::string_view, 9> kCommandsOfPool{
     "leases", "queue", "nodes", "drain", "undrain", "policy", "evict", "move", "why"};
-inline constexpr std::array<std::string_view, 5> kCommandsOfPoold{"sessions", "kill", "migrate", "suspend",
-                                                                  "resume"};
+inline constexpr std::array<std::string_view, 3> kCommandsOfPoold{"sessions", "kill", "migrate"};
 
 // Returns the exit status; throws Failure.
 int run_for_pool(int count, char** words);

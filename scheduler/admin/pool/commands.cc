@@ -204,6 +204,24 @@ Exit PoolCommands::move(const std::string& lease, const std::string& from, const
                moves_text(state, now_ms()) + "\n");
 }
 
+Exit PoolCommands::suspend(const std::string& lease) {
+  pool::SuspendRequest request;
+  request.set_lease(printable(lease));
+  return print_suspension(scheduler_.call(&Stub::Suspend, request));
+}
+
+Exit PoolCommands::resume(const std::string& lease) {
+  pool::SuspendRequest request;
+  request.set_lease(printable(lease));
+  return print_suspension(scheduler_.call(&Stub::Resume, request));
+}
+
+Exit PoolCommands::print_suspension(const pool::LeaseState& state) {
+  if (json_) return print(line_of(json_of(state)));
+  return print("lease " + state.id().substr(0, 8) + " of " + state.tenant() + ": " +
+               suspension_text(state, now_ms()) + "\n");
+}
+
 Exit PoolCommands::why(const std::string& id) {
   pool::WhyRequest request;
   request.set_id(printable(id));

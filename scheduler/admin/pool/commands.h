@@ -36,10 +36,14 @@ class PoolCommands {
   Exit evict(const std::vector<std::string>& leases, const std::string& reason,
              std::optional<double> grace_seconds);
   Exit move(const std::string& lease, const std::string& from, const std::string& to);
+  Exit suspend(const std::string& lease);
+  Exit resume(const std::string& lease);
   Exit why(const std::string& id);
   Exit top(const TopSignals& signals, const TopOptions& options);
 
  private:
+  Exit print_suspension(const pool::LeaseState& state);
+
   PoolClient& scheduler_;
   const bool json_;
 };

@@ -104,6 +104,9 @@ void fill(pool::LeaseState& lease) {
     move.set_to(kName);
     move.set_reason(kName);
   }
+  lease.mutable_suspension()->set_state(pool::LeaseStandstill::SUSPENDING);
+  lease.mutable_suspension()->set_because(kName);
+  lease.mutable_suspension()->set_reason(kName);
 }
 void fill(pool::NodeState& node) {
   node.set_name(kName);
@@ -165,6 +168,12 @@ class HostileScheduler final : public pool::PoolAdmin::Service {
     return fill(*reply), Status::OK;
   }
   Status Move(ServerContext*, const pool::MoveRequest*, pool::LeaseState* reply) override {
+    return fill(*reply), Status::OK;
+  }
+  Status Suspend(ServerContext*, const pool::SuspendRequest*, pool::LeaseState* reply) override {
+    return fill(*reply), Status::OK;
+  }
+  Status Resume(ServerContext*, const pool::SuspendRequest*, pool::LeaseState* reply) override {
     return fill(*reply), Status::OK;
   }
   Status Why(ServerContext*, const pool::WhyRequest*, pool::WhyReply* reply) override {
@@ -249,6 +258,8 @@ TEST_CASE("control characters in texts from the scheduler are never printed") {
                                              {"undrain", "n"},
                                              {"evict", "1"},
                                              {"move", "1"},
+                                             {"suspend", "1"},
+                                             {"resume", "1"},
                                              {"why", "q1"},
                                              {"top", "--count", "2", "--interval", "0.1"}}) {
     check_harmless({"--scheduler", "127.0.0.1:" + std::to_string(port)}, command);

@@ -1,0 +1,129 @@
+// Leases that the scheduler of a whole pool suspends and resumes while their programs run.
+#include <fstream>
+
+#include "tests/e2e/expect_success.h"
+#include "tests/e2e/pool_admin.h"
+#include "tests/e2e/whole_pool.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+// A pool of two hosts with two GPUs each, which may suspend sessions.
+struct SuspendingPool : WholePool {
+  explicit SuspendingPool(const std::string& mebibytes = "512")
+      : WholePool({}, {}, {"--host-memory-for-suspended-mib", mebibytes, "--resume-timeout", "60"}) {}
+  Json json_of(std::vector<std::string> words) const {
+    words.push_back("--json");
+    const std::string output = pool_admin(words);
+    const size_t begin = output.find_first_of("[{");
+    INFO(output);
+    REQUIRE(begin != std::string::npos);
+    return Json::parse(output.substr(begin));
+  }
+  // The leases in this state of suspension.
+  std::vector<Json> leases_in(const std::string& state) const {
+    std::vector<Json> found;
+    for (const Json& lease : json_of({"leases"})) {
+      if (!lease["suspension"].is_null() && lease["suspension"]["state"] == state) found.push_back(lease);
+    }
+    return found;
+  }
+  bool await_in(const std::string& state, size_t leases = 1) const {
+    return eventually([&] { return leases_in(state).size() == leases; }, kLongPatience);
+  }
+  bool await_running(size_t leases) const {
+    return eventually(
+        [&] {
+          const Json all = json_of({"leases"});
+          return all.size() == leases && std::all_of(all.begin(), all.end(), [](const Json& lease) {
+                   return lease["suspension"].is_null() && lease["ending"] == false;
+                 });
+        },
+        kLongPatience);
+  }
+};
+
+// A leased program that changes its memory all the time, until this object ends it.
+struct Leased {
+  Leased(const WholePool& pool, std::vector<std::string> wishes)
+      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
+    REQUIRE(app.await_output("working", kLongPatience));
+  }
+  void expect_nothing_lost() {
+    std::ofstream(end) << "end";
+    expect_success(app, "nothing is lost");
+  }
+  const TemporaryFolder folder;
+  const std::string end = folder.path() / "end";
+  Process app;
+};
+
+}  // namespace
+
+TEST_CASE("a preempted program is suspended while an urgent one runs and goes on after it") {
+  SuspendingPool pool;
+  INFO(pool.pool_admin({"policy", "set", "preempt=suspend", "suspend=120", "token=10"}));
+  std::vector<std::unique_ptr<Leased>> weak;
+  for (int i = 0; i < 4; ++i)
+    weak.push_back(std::make_unique<Leased>(pool, std::vector<std::string>{"--priority", "low"}));
+  {
+    Leased urgent(pool, {});
+    const auto suspended = pool.leases_in("suspended");
+    REQUIRE(suspended.size() == 1);
+    CHECK(suspended[0]["priority"] == "low");
+    CHECK(suspended[0]["suspension"]["sessions"] == 1);
+    CHECK(suspended[0]["suspension"]["bytes"] >= 4 << 20);
+    CHECK(suspended[0]["parts"][0]["allocated"] == false);
+    CHECK(has(pool.pool_admin({"leases"}), "suspended, "));
+    std::this_thread::sleep_for(std::chrono::seconds(12));  // its tokens have expired, and were renewed
+    CHECK(pool.leases_in("suspended").size() == 1);
+    urgent.expect_nothing_lost();
+  }
+  CHECK(pool.await_running(4));
+  const Json counters = pool.json_of({"health"})["counters"];
+  CHECK(counters["suspensions_resumed"] == 1);
+  CHECK(counters["suspensions_failed"] == 0);
+  for (const auto& program : weak) program->expect_nothing_lost();
+  CHECK(pool.is_idle());
+}
+
+TEST_CASE("a program goes on when an operator has suspended and resumed its lease") {
+  SuspendingPool pool;
+  Leased program(pool, {});
+  const std::string lease = pool.json_of({"leases"})[0]["id"];
+  INFO(pool.pool_admin({"suspend", lease}));
+  REQUIRE(pool.await_in("suspended"));
+  CHECK(has(pool.pool_admin({"why", lease}), "held by an operator"));
+  const std::string node = pool.leases_in("suspended")[0]["parts"][0]["node"];
+  Pool& host = node == "one" ? pool.first() : pool.second();
+  // Its GPUs may be another's, so poold's operator cannot resume it.
+  const std::string session = std::to_string(sessions_of(host)[0]["number"].get<uint64_t>());
+  const Finished refused = pool_admin(host, {"resume", session});
+  CHECK(refused.status != 0);
+  CHECK(has(refused.output, "belongs to a lease that the scheduler has suspended"));
+  // All of the pool can be leased at once meanwhile.
+  const Finished all = run_patiently(pool.command({"--gpus", "4"}, {driver_app(), "list_devices"}), {});
+  INFO(all.output);
+  CHECK(all.status == 0);
+  INFO(pool.pool_admin({"resume", lease}));
+  CHECK(pool.await_running(1));
+  program.expect_nothing_lost();
+  CHECK(pool.is_idle());
+}
+
+TEST_CASE("a preempted program whose lease cannot be suspended ends with the reason") {
+  SuspendingPool pool("1");  // MiB, less than the program has
+  INFO(pool.pool_admin({"policy", "set", "preempt=suspend", "grace=1"}));
+  std::vector<std::unique_ptr<Leased>> weak;
+  for (int i = 0; i < 4; ++i)
+    weak.push_back(std::make_unique<Leased>(pool, std::vector<std::string>{"--priority", "low"}));
+  Leased urgent(pool, {});
+  const auto ended = [&] {
+    return std::any_of(weak.begin(), weak.end(),
+                       [](const auto& one) { return has(one->app.output(), "could not be suspended"); });
+  };
+  CHECK(eventually(ended, kLongPatience));
+  urgent.expect_nothing_lost();
+}
