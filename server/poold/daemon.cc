@@ -86,7 +86,9 @@ class Daemon {
                      [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         refusals_(context_, acceptor_, audit_),
         upgrade_(context_, std::move(prepared.arguments),
-                 {.obstacle = [this] { return upgrade_obstacle(); },
+                 {.hold_work = [this] { pool_.pause_suspensions(); },
+                  .release_work = [this] { pool_.suspensions().unpause(); },
+                  .obstacle = [this] { return upgrade_obstacle(); },
                   .state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
                   .has_waiting = [this] { return has_waiting(); },
@@ -130,7 +132,7 @@ class Daemon {
     }
     if (previous_) {
       open();
-      audit_.upgraded(previous_->version(), static_cast<size_t>(previous_->pool().sessions_size()));
+      audit_.upgraded(*previous_);
     } else {
       pool_.start([this](const Result<void>& first) {
         if (!first) return give_up(first.error().message);
@@ -148,7 +150,6 @@ class Daemon {
   // The state that an upgrade hands to the new program.
   upgrade::State state() const {
     upgrade::State state;
-    state.set_format(kStateFormat);
     state.set_version(kVersion);
     acceptor_.for_each_listener(
         [&](const transport::Listener& listener) { save(listener, options_, state); });
@@ -157,13 +158,12 @@ class Daemon {
     leases_.save(*state.mutable_leases());
     administration_.save(state);
     audit_.save(state);
+    state.set_format(format_needed(state));
     return state;
   }
 
   std::string upgrade_obstacle() const {
-    if (!pool_.suspensions().empty())
-      return "sessions are suspended: resume them first (pool-admin sessions)";
-    return audit_.written() ? std::string() : kAuditStalled;
+    return audit_.written() ? pool_.suspensions().unfinished() : kAuditStalled;
   }
   bool has_waiting() const { return acceptor_.has_pending() || pool_.has_waiting() || !audit_.written(); }
 

@@ -23,6 +23,7 @@
 #include "server/poold/reload.h"
 #include "server/poold/suspended_options.h"
 #include "server/poold/upgrade/successor.h"
+#include "server/poold/workers/suspensions.h"
 
 namespace gpupool::server {
 namespace {
@@ -61,6 +62,9 @@ int check_upgrade(const ServerOptions& options, const upgrade::State& state) {
   if (const auto opened = Audit(options.audit_file).open(); !opened) return fail(opened.error().message);
   if (const auto checked = check_listeners(options, state.listeners()); !checked)
     return fail(checked.error().message);
+  for (const upgrade::SuspendedSession& session : state.pool().suspended()) {
+    if (const auto checked = Suspensions::check(session); !checked) return fail(checked.error().message);
+  }
   std::puts(kVersion);
   return std::fflush(stdout) == 0 ? 0 : kExitFailure;
 }

@@ -16,13 +16,12 @@ namespace gpupool::suspension {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'g', 'p', 'u', 's', 'u', 's', 'p', '\n'};
-constexpr uint32_t kVersion = 1;
 constexpr size_t kLeastKeyBytes = 32;
 constexpr std::string_view kPurpose = "gpupool: records of a suspended session";
 
 struct Preamble {
   std::array<char, 8> magic = kMagic;
-  uint32_t version = kVersion;
+  uint32_t version = RecordFormat::kVersion;
   uint32_t encrypted = 0;  // 1: the payloads are encrypted
   std::array<uint8_t, 32> salt{};
 };
@@ -161,7 +160,7 @@ Result<RecordReader> RecordReader::open(int file, const std::optional<Secret>& s
   if (auto got = reader.read_exact(std::as_writable_bytes(std::span(&preamble, 1))); !got) return got.error();
   if (preamble.magic != kMagic || preamble.encrypted > 1)
     return Error{ErrorCode::malformed, "not the file of a suspended session"};
-  if (preamble.version != kVersion)
+  if (preamble.version != RecordFormat::kVersion)
     return Error{ErrorCode::malformed, "the file is of version " + std::to_string(preamble.version) +
                                            "; use the release of gpupool that wrote it"};
   reader.encrypted_ = preamble.encrypted == 1;

@@ -27,6 +27,7 @@ Result<Secret> secret_of(const std::string& key_file_bytes);
 enum class RecordKind : uint32_t { header = 1, commands = 2, end = 3 };
 
 struct RecordFormat {
+  static constexpr uint32_t kVersion = 1;
   static constexpr size_t kPreambleBytes = 48, kHeadBytes = 8, kTagBytes = 16;
   static constexpr size_t kMostPayload = 16u << 20;
 };

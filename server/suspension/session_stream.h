@@ -26,6 +26,8 @@ class Budget {
     used_.fetch_sub(bytes);
     return false;
   }
+  // Counts bytes that exist already, even beyond the limit.
+  void add(uint64_t bytes) { used_.fetch_add(bytes); }
   void give_back(uint64_t bytes) { used_.fetch_sub(bytes); }
   uint64_t used() const { return used_.load(); }
   uint64_t limit() const { return limit_; }

@@ -1,4 +1,5 @@
-// A program whose session is suspended and resumed, for suspension_test.cc and suspension_refused_test.cc.
+// A program whose session is suspended and resumed, for suspension_test.cc, suspension_refused_test.cc and
+// upgrade_suspended_test.cc.
 // Not thread-safe; what must succeed fails the test if it does not.
 #pragma once
 #include <signal.h>
@@ -57,13 +58,13 @@ struct Store {
 // A program that changes everything all the time, until this object ends it, on a server that may suspend it.
 struct Changing {
   explicit Changing(unsigned mebibytes, const std::vector<std::string>& options = {}, Environment more = {},
-                    const Environment& server = {})
-      : Changing("changing", {std::to_string(mebibytes)}, options, std::move(more), server) {}
+                    const Environment& server = {}, const std::vector<std::string>& launcher = {})
+      : Changing("changing", {std::to_string(mebibytes)}, options, std::move(more), server, launcher) {}
   // Another scenario of driver_app that goes on until the file of its first argument exists.
   Changing(const std::string& scenario, const std::vector<std::string>& arguments,
            const std::vector<std::string>& options = {}, Environment more = {},
-           const Environment& server = {})
-      : pool(std::in_place, server, store.options(options)),
+           const Environment& server = {}, const std::vector<std::string>& launcher = {})
+      : pool(std::in_place, server, store.options(options), test_device(), launcher),
         app(words(scenario, arguments), through(std::move(more))) {
     REQUIRE(app.await_output("working"));
   }

@@ -188,18 +188,6 @@ TEST_CASE("a new worker that dies costs nothing") {
   }
 }
 
-TEST_CASE("poold is not upgraded while sessions are suspended") {
-  Changing changing(4);
-  changing.expect_suspended();
-  const Finished refused = pool_admin(*changing.pool, {"upgrade"});
-  INFO(refused.output);
-  CHECK(refused.status == 1);
-  CHECK(refused.output.find("sessions are suspended: resume them first") != std::string::npos);
-  CHECK(json_in(pool_admin(*changing.pool, {"health"}))["upgrades"] == 0);
-  changing.expect_resumed();
-  changing.expect_nothing_lost();
-}
-
 TEST_CASE("poold does not start with a folder of suspended sessions that other users can open") {
   const Store store;
   std::vector<std::string> words{program_path("poold"), "--device",       test_device(), "--listen",

@@ -24,10 +24,10 @@ inline std::string http_get(uint16_t port, const std::string& path) {
   return http_exchange(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
 }
 
-// Returns the metrics port that a poold started with --metrics 127.0.0.1:0 has logged.
+// Returns the metrics port that a poold started with --metrics 127.0.0.1:0 has logged last.
 inline uint16_t metrics_port(const std::string& log) {
   const std::string before = "url=http://127.0.0.1:";
-  const size_t at = log.find(before);
+  const size_t at = log.rfind(before);
   if (at == log.npos) throw std::runtime_error("no metrics address in the log: " + log);
   return static_cast<uint16_t>(std::stoul(log.substr(at + before.size())));
 }

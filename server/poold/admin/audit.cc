@@ -143,8 +143,16 @@ void Audit::restore(const upgrade::State& from) {
   file_.continue_as({from.audit_boot(), {from.audit_records(), from.audit_lost()}});
 }
 
-void Audit::upgraded(const std::string& from, size_t sessions) {
-  write(log::Level::info, "upgraded", {{"from", cut_name(from)}, {"to", kVersion}, {"sessions", sessions}});
+void Audit::upgraded(const upgrade::State& from) {
+  const auto& suspended = from.pool().suspended();
+  const auto has_left = [](const upgrade::SuspendedSession& session) {
+    return session.state() >= static_cast<uint32_t>(SuspendedSession::State::suspended);
+  };
+  write(log::Level::info, "upgraded",
+        {{"from", cut_name(from.version())},
+         {"to", kVersion},
+         {"sessions", from.pool().sessions_size()},
+         {"suspended", std::count_if(suspended.begin(), suspended.end(), has_left)}});
 }
 
 void Audit::suspension(std::string_view event, const SuspendedSession& session,
@@ -154,7 +162,7 @@ void Audit::suspension(std::string_view event, const SuspendedSession& session,
                                  {"lease", session.header.lease()},
                                  {"to", session.to_disk ? "disk" : "memory"}};
   if (!session.file.path.empty()) fields.emplace_back("file", cut_name(session.file.path));
-  fields.emplace_back("encrypted", session.file.encrypted ? "yes" : "no");
+  fields.emplace_back("encrypted", session.file.encrypted() ? "yes" : "no");
   fields.emplace_back("bytes", session.file.bytes);
   if (outcome.session != 0) fields.emplace_back("as", outcome.session);
   fields.emplace_back("duration_ms", outcome.time.count());

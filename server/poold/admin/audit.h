@@ -39,8 +39,8 @@ class Audit {
   // Records how an administrator's request to migrate a session to the server at `address` has ended.
   void migration_ended(uint64_t session, const std::string& address,
                        const Result<Migrations::Outcome>& outcome);
-  // Records that this program goes on with the sessions of version `from`.
-  void upgraded(const std::string& from, size_t sessions);
+  // Records that this program goes on with the sessions of the previous one.
+  void upgraded(const upgrade::State& from);
   // Records an event of a suspended session (Suspensions::Told).
   void suspension(std::string_view event, const SuspendedSession& session,
                   const SuspendedSession::Outcome& outcome);

@@ -98,7 +98,7 @@ void fill_suspension(const SuspendedSession& suspended, admin::Session& session)
   session.set_suspended_bytes(suspended.bytes->load());
   session.set_suspended_to(suspended.file.path.empty() ? (suspended.to_disk ? "disk" : "host memory")
                                                        : printable(suspended.file.path));
-  session.set_suspended_encrypted(suspended.file.encrypted);
+  session.set_suspended_encrypted(suspended.file.encrypted());
   session.set_suspension(suspension_text(suspended));
 }
 

@@ -98,6 +98,10 @@ void for_each_descriptor(const upgrade::State& state, F&& visit) {
     if (session.client().process() >= 0) visit(session.client().process());
     if (session.has_deposit()) visit(session.deposit().file());
   }
+  for (const upgrade::SuspendedSession& session : state.pool().suspended()) {
+    for (const int descriptor : {session.file().memory(), session.socket()})
+      if (descriptor >= 0) visit(descriptor);
+  }
 }
 
 std::vector<char*> words_of(const std::vector<std::string>& texts) {
@@ -153,9 +157,9 @@ Result<void> check_program(const std::string& called) {
 Result<void> check(const upgrade::State& state) {
   const std::string from = "the running poold (version " + printable(state.version()) + ")";
   if (state.format() > kStateFormat)
-    return Error{ErrorCode::malformed, from + " writes its state in format " +
-                                           std::to_string(state.format()) + ", and version " + kVersion +
-                                           " reads up to " + std::to_string(kStateFormat)};
+    return Error{ErrorCode::malformed, from + " has a state of format " + std::to_string(state.format()) +
+                                           ", and version " + kVersion + " reads up to " +
+                                           std::to_string(kStateFormat)};
   for (const upgrade::Session& session : state.pool().sessions()) {
     if (session.control_version() >= kOldestControlVersion && session.control_version() <= kControlVersion)
       continue;
@@ -168,6 +172,10 @@ Result<void> check(const upgrade::State& state) {
 }
 
 }  // namespace
+
+uint32_t format_needed(const upgrade::State& state) {
+  return state.pool().suspended().empty() ? 1 : kStateFormat;
+}
 
 Result<Program> installed_program(std::vector<std::string> arguments) {
   std::error_code status;

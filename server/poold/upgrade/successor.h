@@ -21,8 +21,10 @@
 
 namespace gpupool::server {
 
-// Increase it if a program cannot use the state of older ones.
-constexpr uint32_t kStateFormat = 1;
+// Increase it if older programs would lose something of the state. 2: it has suspended sessions.
+constexpr uint32_t kStateFormat = 2;
+// The lowest kStateFormat of a program that can take over the state.
+uint32_t format_needed(const upgrade::State& state);
 
 struct Program {
   std::string path;

@@ -18,26 +18,40 @@ constexpr std::chrono::milliseconds kLogPatience{1'000};
 void Upgrade::begin(Begun begun) {
   if (stopped_) return begun(Error{ErrorCode::closed, "poold is shutting down"});
   if (under_way_) return begun(Error{ErrorCode::refused, "an upgrade is under way"});
-  if (const std::string why = host_.obstacle(); !why.empty()) return begun(Error{ErrorCode::refused, why});
-  auto program = installed_program(arguments_);
-  if (!program) return begun(program.error());
-  program_ = std::move(*program);
   under_way_ = true;
+  begun_ = std::move(begun);
+  host_.hold_work();
+  deadline_ = Clock::now() + kPatience;
+  await([this] { return !host_.obstacle().empty(); }, [this] { check(); });
+}
+
+void Upgrade::check() {
+  if (const std::string why = host_.obstacle(); !why.empty()) return refuse({ErrorCode::refused, why});
+  auto program = installed_program(arguments_);
+  if (!program) return refuse(program.error());
+  program_ = std::move(*program);
   log::info("upgrade_begins", {{"program", program_.path}});
-  CheckedProgram::start(context_, program_, host_.state(),
-                        [this, begun = std::move(begun)](const Result<std::string>& version) {
-                          if (stopped_) return begun(Error{ErrorCode::closed, "poold is shutting down"});
-                          begun(version);
-                          if (version) return close_doors();
-                          under_way_ = false;
-                          log::warning("not_upgraded", {{"reason", version.error().message}});
-                        });
+  CheckedProgram::start(context_, program_, host_.state(), [this](const Result<std::string>& version) {
+    if (stopped_) return;
+    if (!version) return refuse(version.error());
+    std::exchange(begun_, nullptr)(version);
+    close_doors();
+  });
+}
+
+void Upgrade::refuse(const Error& error) {
+  under_way_ = false;
+  log::warning("not_upgraded", {{"reason", error.message}});
+  host_.release_work();
+  std::exchange(begun_, nullptr)(error);
 }
 
 void Upgrade::stop() {
   stopped_ = true;
   timer_.cancel();
   blocked_.reset();
+  if (const auto begun = std::exchange(begun_, nullptr))
+    begun(Error{ErrorCode::closed, "poold is shutting down"});
 }
 
 void Upgrade::abort(const std::string& why) {

@@ -1,6 +1,8 @@
 // Replaces poold's program by the one that is installed now, while sessions run (docs/adr/0039-upgrades.md).
 // The daemon owns it; poold's thread.
 //
+// 0. poold waits for what it must not interrupt: threads that suspend or resume a session, and the audit
+//    file. It begins no more of it. What takes longer than kPatience refuses the upgrade.
 // 1. The installed program checks that it could take over (successor.h). If not, nothing changes. It checks
 //    again as the last step before 4.
 // 2. poold accepts no connections, which wait in the listeners' queues, and finishes what it cannot hand
@@ -31,6 +33,8 @@ class Upgrade {
   static constexpr std::chrono::milliseconds kPatience{5'000};
   // What it needs of the daemon.
   struct Host {
+    std::function<void()> hold_work;  // begin nothing that would become an obstacle
+    std::function<void()> release_work;
     std::function<std::string()> obstacle;  // why poold cannot be upgraded now; empty: it can
     std::function<upgrade::State()> state;
     std::function<void()> close_doors;  // accept no connections
@@ -39,7 +43,7 @@ class Upgrade {
     std::function<void()> end_spare_workers;  // and services whose callers may be cut off
     std::function<bool()> has_spare_workers;
     std::function<bool()> is_closing;  // descriptors, in child processes
-    std::function<void()> undo;        // go on as before
+    std::function<void()> undo;        // go on as before; includes release_work
   };
   // The version of the program that takes over soon, or why none does. ErrorCode::refused: it cannot, or an
   // upgrade is under way.
@@ -58,6 +62,8 @@ class Upgrade {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void check();
+  void refuse(const Error& error);
   void close_doors();
   void await(std::function<bool()> pending, std::function<void()> then);
   void end_spare_workers();
@@ -70,6 +76,7 @@ class Upgrade {
   const Host host_;
   asio::steady_timer timer_;
   Program program_;
+  Begun begun_;  // null once it was called
   Clock::time_point deadline_;
   std::optional<BlockedSignals> blocked_;  // shortly before the program is executed
   bool under_way_ = false;

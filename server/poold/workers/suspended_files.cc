@@ -53,7 +53,7 @@ Result<File> store_in_memory(const StoreOrder& order, Budget& budget) {
   auto stored = suspension::store_session(order.socket->number(), memory->number(), order.header,
                                           order.secret, budget, *order.bytes);
   if (!stored) return stored.error();
-  return File{.memory = memory, .bytes = *order.bytes, .encrypted = order.secret.has_value()};
+  return File{.memory = memory, .bytes = *order.bytes, .secret = order.secret};
 }
 
 Result<void> write_to_disk(const StoreOrder& order, const std::string& part, Budget& budget) {
@@ -81,7 +81,7 @@ Result<File> store_on_disk(const StoreOrder& order, Budget& budget) {
     ::unlink(path.c_str());
     return error;
   }
-  return File{.path = path, .bytes = *order.bytes, .encrypted = order.secret.has_value()};
+  return File{.path = path, .bytes = *order.bytes, .secret = order.secret};
 }
 
 // The descriptor may be that of a memory file, which others read as well.
@@ -114,7 +114,7 @@ Result<Found> look_at(const std::string& path, const std::optional<suspension::S
   if (!header) return Error{header.error().code, path + ": " + header.error().message};
   return Found{{.path = path,
                 .bytes = static_cast<uint64_t>(about.st_size),
-                .encrypted = reader->encrypted(),
+                .secret = reader->encrypted() ? secret : std::nullopt,
                 .owned = false},
                *header};
 }
@@ -162,6 +162,7 @@ SuspendedFiles::~SuspendedFiles() {
 template <class R>
 void SuspendedFiles::run(std::function<R(State&)> work, std::function<void(R)> done) {
   const BlockedSignals blocked;
+  ++state_->running;
   const auto tell = [state = state_, done](R result) {
     const std::lock_guard lock(state->mutex);
     if (!state->context) return;
@@ -170,11 +171,16 @@ void SuspendedFiles::run(std::function<R(State&)> work, std::function<void(R)> d
         const std::lock_guard still(state->mutex);
         if (!state->context) return;
       }
+      --state->running;
       if (done) done(std::move(*result));
     });
   };
   try {
-    std::thread([state = state_, work = std::move(work), tell] { tell(work(*state)); }).detach();
+    std::thread([state = state_, work = std::move(work), tell]() mutable {
+      R result = work(*state);
+      work = nullptr;  // drops descriptors, which may block
+      tell(std::move(result));
+    }).detach();
   } catch (const std::system_error& failure) {
     if constexpr (std::is_constructible_v<R, Error>)
       tell(Error{ErrorCode::unavailable, std::string("cannot start a thread: ") + failure.what()});
@@ -183,11 +189,19 @@ void SuspendedFiles::run(std::function<R(State&)> work, std::function<void(R)> d
   }
 }
 
-void SuspendedFiles::store(const Header& header, bool to_disk, bool encrypts, Shared socket,
+void SuspendedFiles::count(const File& file) {
+  if (file.owned) budget_of(file).add(file.bytes);
+}
+
+void SuspendedFiles::uncount(const File& file) {
+  if (file.owned) budget_of(file).give_back(file.bytes);
+}
+
+void SuspendedFiles::store(const Header& header, bool to_disk,
+                           const std::optional<suspension::Secret>& secret, Shared socket,
                            std::shared_ptr<std::atomic<uint64_t>> bytes,
                            std::function<void(Result<File>)> done) {
-  StoreOrder order{header, to_disk ? settings_.folder : "", encrypts ? settings_.secret : std::nullopt,
-                   std::move(socket), std::move(bytes)};
+  StoreOrder order{header, to_disk ? settings_.folder : "", secret, std::move(socket), std::move(bytes)};
   run<Result<File>>(
       [order = std::move(order)](State& state) {
         Budget& budget = order.folder.empty() ? state.memory : state.disk;
@@ -201,13 +215,12 @@ void SuspendedFiles::store(const Header& header, bool to_disk, bool encrypts, Sh
 void SuspendedFiles::restore(const File& file, const std::string& session_id, Shared socket,
                              std::function<void(Result<void>)> done) {
   run<Result<void>>(
-      [file, session_id, socket = std::move(socket),
-       // Not what the file says about itself.
-       secret = file.encrypted ? settings_.secret : std::nullopt](State&) -> Result<void> {
-        if (file.memory) return restore_file(file.memory->number(), session_id, socket->number(), secret);
+      [file, session_id, socket = std::move(socket)](State&) -> Result<void> {
+        if (file.memory)
+          return restore_file(file.memory->number(), session_id, socket->number(), file.secret);
         const Descriptor opened(::open(file.path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
         if (opened.number() < 0) return os_error(file.path);
-        return restore_file(opened.number(), session_id, socket->number(), secret);
+        return restore_file(opened.number(), session_id, socket->number(), file.secret);
       },
       std::move(done));
 }

@@ -47,8 +47,10 @@ class SuspendedFiles {
     Shared memory;
     std::string path;
     uint64_t bytes = 0;
-    bool encrypted = false;
-    bool owned = true;  // counted in the limit, and removed when its session is over
+    std::optional<suspension::Secret> secret;  // nullopt: it is not encrypted
+    bool owned = true;                         // counted in the limit, and removed when its session is over
+
+    bool encrypted() const { return secret.has_value(); }
   };
   struct Found {
     File file;
@@ -63,10 +65,17 @@ class SuspendedFiles {
   const Settings& settings() const { return settings_; }
   uint64_t memory_used() const { return state_->memory.used(); }
   uint64_t disk_used() const { return state_->disk.used(); }
+  // True until the results of all threads have been taken.
+  bool busy() const { return state_->running != 0; }
+  // Counts an owned file that this process's previous program has made, or does no longer.
+  void count(const File& file);
+  void uncount(const File& file);
 
   // Writes what the worker behind `socket` sends. Nothing remains of a file that is not complete.
-  void store(const suspension::Header& header, bool to_disk, bool encrypts, Shared socket,
-             std::shared_ptr<std::atomic<uint64_t>> bytes, std::function<void(Result<File>)> done);
+  // `secret`: encrypts the file.
+  void store(const suspension::Header& header, bool to_disk, const std::optional<suspension::Secret>& secret,
+             Shared socket, std::shared_ptr<std::atomic<uint64_t>> bytes,
+             std::function<void(Result<File>)> done);
   // Sends the file to the worker behind `socket`, and returns the worker's answer.
   void restore(const File& file, const std::string& session_id, Shared socket,
                std::function<void(Result<void>)> done);
@@ -84,9 +93,13 @@ class SuspendedFiles {
   struct State {
     State(uint64_t memory_limit, uint64_t disk_limit) : memory(memory_limit), disk(disk_limit) {}
     suspension::Budget memory, disk;
+    size_t running = 0;  // threads whose results have not been taken; poold's thread
     std::mutex mutex;
     asio::io_context* context = nullptr;  // null: nobody takes results any more; guarded by `mutex`
   };
+  suspension::Budget& budget_of(const File& file) const {
+    return file.path.empty() ? state_->memory : state_->disk;
+  }
   template <class R>
   void run(std::function<R(State&)> work, std::function<void(R)> done);
 

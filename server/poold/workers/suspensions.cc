@@ -65,7 +65,8 @@ Result<void> check_destination(const SuspendedSession& session, const std::strin
 
 Suspensions::Suspensions(asio::io_context& context, Workers& workers, Migrations& migrations,
                          Settings settings, Hooks hooks)
-    : workers_(workers),
+    : context_(context),
+      workers_(workers),
       migrations_(migrations),
       settings_(std::move(settings)),
       hooks_(std::move(hooks)),
@@ -77,7 +78,13 @@ void Suspensions::start() {
   scanning_ = true;
   files_.scan([this](std::vector<SuspendedFiles::Found> found) {
     scanning_ = false;
-    for (auto& one : found) add_found(std::move(one), false, nullptr);
+    for (auto& one : found) {
+      if (has_session(one.header.session_id()))
+        files_.uncount(one.file);
+      else
+        add_found(std::move(one), false, nullptr);
+    }
+    go_on();
   });
 }
 
@@ -91,6 +98,10 @@ void Suspensions::stop() {
 }
 
 Result<void> Suspensions::check(const Order& order) const {
+  if (begins_nothing())
+    return Error{ErrorCode::refused, paused_
+                                         ? "poold is being upgraded; try again"
+                                         : "poold is reading its folder of suspended sessions; try again"};
   if (order.to_disk && settings_.files.folder.empty())
     return Error{ErrorCode::closed, "this poold suspends no sessions to disk; see --suspended-folder"};
   if (!order.to_disk && settings_.files.memory_bytes == 0)
@@ -119,8 +130,7 @@ Result<void> Suspensions::suspend(uint64_t number, const Order& order, Answered 
     return Error{ErrorCode::closed, "no socket can be made"};
   refuse_descriptors(ends[0]);
   const auto own = std::make_shared<const SuspendedFiles::Descriptor>(ends[0]);
-  const auto asked = migrations_.request_suspension(
-      number, ends[1], [this, number](const auto& outcome) { client_answered(number, outcome); });
+  const auto asked = migrations_.request_suspension(number, ends[1], answer_of(number));
   ::close(ends[1]);  // nothing was sent to it
   if (!asked) return asked;
   const Worker& worker = *workers_.serving(number);
@@ -136,12 +146,37 @@ Result<void> Suspensions::suspend(uint64_t number, const Order& order, Answered 
   session.over_tls = worker.client.transport == "tls";
   session.asked = session.last_seen = Clock::now();
   session.answered = std::move(answered);
-  store(session, order.encrypts || (order.to_disk && settings_.files.encrypts_disk()));
+  if (order.encrypts || (order.to_disk && settings_.files.encrypts_disk()))
+    session.file.secret = settings_.files.secret;
+  await_worker(session);
   return {};
 }
 
-void Suspensions::store(Session& session, bool encrypts) {
-  files_.store(session.header, session.to_disk, encrypts, session.socket, session.bytes,
+// The worker sends when the client has stopped its program, which may be in a long call.
+void Suspensions::await_worker(Session& session) {
+  asio::error_code status;
+  // The socket is the session's.
+  session.arrival.reset(new asio::posix::stream_descriptor(context_), [](auto* one) {
+    if (one->is_open()) one->release();
+    delete one;
+  });
+  session.arrival->assign(session.socket->number(), status);
+  if (status) return store(session);
+  session.arrival->async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [this, number = session.number, bytes = session.bytes](const asio::error_code& failed) {
+        Session* const its = find(number);
+        if (failed || stopped_ || begins_nothing() || !its || its->bytes != bytes || !its->arrival) return;
+        store(*its);
+      });
+}
+
+void Suspensions::store(Session& session) {
+  session.arrival.reset();
+  if (session.to_disk && settings_.files.folder.empty())
+    return stored(session.number, Error{ErrorCode::closed, "--suspended-folder was removed"});
+  session.is_written = true;
+  files_.store(session.header, session.to_disk, session.file.secret, session.socket, session.bytes,
                [this, number = session.number, bytes = session.bytes](Result<SuspendedFiles::File> file) {
                  Session* const its = find(number);
                  if (its && its->socket && its->bytes == bytes) return stored(number, std::move(file));
@@ -149,9 +184,19 @@ void Suspensions::store(Session& session, bool encrypts) {
                });
 }
 
+// What pause(), or reading the folder, has kept from beginning.
+void Suspensions::go_on() {
+  if (begins_nothing() || stopped_) return;
+  for (auto& [number, session] : sessions_) {
+    if (session.arrival) await_worker(session);
+    restore(session);
+  }
+}
+
 // Sets the state before it answers the worker, because the client may be back as soon as the worker knows.
 void Suspensions::stored(uint64_t number, Result<SuspendedFiles::File> file) {
   Session& session = *find(number);
+  session.is_written = false;
   if (file) {
     session.file = *file;
     session.state = State::stored;
@@ -220,6 +265,11 @@ void Suspensions::resume_file(const std::string& path, Answered answered) {
     }
     add_found(std::move(*found), true, std::move(answered));
   });
+}
+
+bool Suspensions::has_session(const std::string& session_id) const {
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [&](const auto& one) { return one.second.header.session_id() == session_id; });
 }
 
 void Suspensions::add_found(SuspendedFiles::Found found, bool wanted, Answered answered) {
@@ -316,6 +366,7 @@ void Suspensions::drop(Sessions::iterator at, const std::string& reason) {
 // Ends the thread that uses the socket.
 void Suspensions::let_go(Session& session) {
   if (!session.socket) return;
+  session.arrival.reset();
   ::shutdown(session.socket->number(), SHUT_RDWR);
   files_.let_go(std::exchange(session.socket, nullptr));
 }

@@ -2,9 +2,11 @@
 // the client waiting meanwhile, and gives both to another worker later. The file is there until the client
 // says that its session has gone on. Owned by WorkerPool; poold's thread.
 //
-// suspensions_clients.cc has what concerns clients that return, and their new workers.
+// suspensions_clients.cc has what concerns clients that return, and their new workers; suspensions_upgrade.cc
+// what concerns upgrades of poold.
 #pragma once
 #include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/poold/upgrade/state.pb.h"
 #include "server/poold/workers/client.h"
 #include "server/poold/workers/migrations.h"
 #include "server/poold/workers/refusal.h"
@@ -50,8 +53,12 @@ struct SuspendedSession {
   bool to_disk = false;
   std::string failure;            // why there is no complete file
   SuspendedFiles::Shared socket;  // poold's end, while storing or restoring
-  uint64_t worker_session = 0;    // number of the session in the new worker
-  std::string came_back;  // while restoring: why the client has left the new worker; empty: it has not
+  // Becomes readable when the worker sends, in State::storing; null: a thread writes the file, or has done
+  // so.
+  std::shared_ptr<asio::posix::stream_descriptor> arrival;
+  bool is_written = false;      // a thread writes the file now
+  uint64_t worker_session = 0;  // number of the session in the new worker
+  std::string came_back;        // while restoring: why the client has left the new worker; empty: it has not
   std::chrono::system_clock::time_point since;
   std::chrono::milliseconds resume_timeout{0};
   std::optional<Client> client;  // waits
@@ -142,6 +149,25 @@ class Suspensions {
   const Counts& counts() const { return counts_; }
   const SuspendedFiles& files() const { return files_; }
 
+  // For an upgrade (suspensions_upgrade.cc, server/poold/upgrade/upgrade.h).
+  //
+  // Starts no thread that moves a session, until unpause(). Clients of suspended sessions wait.
+  void pause() { paused_ = true; }
+  void unpause();
+  // Why this process's program cannot be replaced now: a thread is at work. Empty: it can be.
+  std::string unfinished() const;
+  // Has the waiting clients ask again.
+  void give_up_waiting();
+  // Only when paused and without anything unfinished.
+  void save(upgrade::Pool& to) const;
+  void restore(const upgrade::Pool& from);
+  // ErrorCode::malformed: this program cannot resume the session.
+  static Result<void> check(const upgrade::SuspendedSession& session);
+  // What to do with the answer of the session's client to a request to suspend it.
+  Migrations::Answered answer_of(uint64_t number) {
+    return [this, number](const auto& outcome) { client_answered(number, outcome); };
+  }
+
  private:
   using Clock = SuspendedSession::Clock;
   using State = SuspendedSession::State;
@@ -150,7 +176,9 @@ class Suspensions {
   Result<void> check(const Order& order) const;
   Session* find(uint64_t number);
   Session* find_client(const Client& client);
-  void store(Session& session, bool encrypts);
+  void await_worker(Session& session);
+  void store(Session& session);
+  void go_on();
   void stored(uint64_t number, Result<SuspendedFiles::File> file);
   void client_answered(uint64_t number, const Result<Migrations::Outcome>& outcome);
   void become_suspended(Session& session);
@@ -168,7 +196,11 @@ class Suspensions {
   void drop(Sessions::iterator session, const std::string& reason);
   void tell(std::string_view event, const Session& session, const Outcome& outcome);
   void look_again();
+  bool has_session(const std::string& session_id) const;
+  bool begins_nothing() const { return paused_ || scanning_; }
+  void take_over(const upgrade::SuspendedSession& from);
 
+  asio::io_context& context_;
   Workers& workers_;
   Migrations& migrations_;
   const Settings settings_;
@@ -178,7 +210,8 @@ class Suspensions {
   bool looking_ = false;   // timer_ runs
   bool scanning_ = false;  // the folder has not been read yet
   bool stopped_ = false;
-  Sessions sessions_;  // by number
+  bool paused_ = false;  // for an upgrade
+  Sessions sessions_;    // by number
   std::vector<Told> told_;
   std::function<bool(const Session&)> keeps_ = [](const Session&) { return false; };
   Counts counts_;

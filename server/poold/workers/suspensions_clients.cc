@@ -100,7 +100,9 @@ void Suspensions::forget(Session& session) {
 }
 
 void Suspensions::restore(Session& session) {
-  if (!session.wanted || !session.client || session.state != State::suspended || keeps_(session)) return;
+  if (begins_nothing() || !session.wanted || !session.client || session.state != State::suspended ||
+      keeps_(session))
+    return;
   session.state = State::restoring;
   Client client = *std::exchange(session.client, std::nullopt);
   client.suspended = session.number;
@@ -121,8 +123,11 @@ void Suspensions::not_assigned(Client client, const Refusal& refusal) {
   client.suspended.reset();
   if (!session) return keep_waiting(std::move(client), refusal.reason);
   session->state = State::suspended;
+  session->last_seen = Clock::now();
+  // It is still to be resumed, by the next program.
+  if (paused_) return keep_waiting(std::move(client), "poold is being upgraded");
   session->client = std::move(client);
-  session->client_since = session->last_seen = Clock::now();
+  session->client_since = session->last_seen;
   not_restored(*session, refusal.reason);
   look_again();
 }

@@ -169,8 +169,15 @@ class WorkerPool {
 
   // For an upgrade (worker_pool_upgrade.cc, server/poold/upgrade/upgrade.h).
   //
-  // True if clients wait for a worker, or workers for an answer that cannot be handed over.
-  bool has_waiting() const { return !waiting_.empty() || shares_.has_questions() || peers_.has_attempts(); }
+  // Suspends and resumes no sessions until suspensions().unpause(). What has begun ends: see
+  // Suspensions::unfinished().
+  void pause_suspensions();
+  // True if clients wait for a worker, workers for an answer that cannot be handed over, or suspended
+  // sessions for a thread.
+  bool has_waiting() const {
+    return !waiting_.empty() || shares_.has_questions() || peers_.has_attempts() ||
+           !suspensions_.unfinished().empty();
+  }
   // Refuses the clients, and answers that nothing was found.
   void give_up_waiting();
   // Ends the workers without a session, and starts no others; unpause() does so again.

@@ -6,6 +6,7 @@
 
 #include "common/log/log.h"
 #include "server/poold/upgrade/values.h"
+#include "server/poold/workers/saved_client.h"
 #include "server/poold/workers/worker_pool.h"
 
 namespace gpupool::server {
@@ -14,45 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-void save(const Client& from, upgrade::Client& to) {
-  to.set_transport(from.transport);
-  to.set_bulk_link(from.bulk_link);
-  to.set_tenant(from.tenant);
-  to.set_lease(from.lease);
-  to.set_credential(static_cast<uint32_t>(from.credential.kind));
-  to.set_token(from.credential.token.data(), from.credential.token.size());
-  for (const std::string& name : from.credential.names) to.add_names(name);
-  to.set_user(from.credential.user);
-  to.set_admission_peer(from.admission_peer);
-  to.set_address(from.address);
-  to.set_host(from.host);
-  to.set_program(from.program);
-  to.set_pid(from.pid);
-  to.set_pid_space(from.pid_space);
-  to.set_process(from.process ? from.process->descriptor() : -1);
-}
-
-Client restored(const upgrade::Client& from) {
-  Client to;
-  to.transport = from.transport();
-  to.bulk_link = from.bulk_link();
-  to.tenant = from.tenant();
-  to.lease = from.lease();
-  to.credential.kind = static_cast<Credential::Kind>(from.credential());
-  upgrade::copy_bytes(from.token(), to.credential.token);
-  to.credential.names.assign(from.names().begin(), from.names().end());
-  to.credential.user = from.user();
-  to.admission_peer = from.admission_peer();
-  to.address = from.address();
-  to.host = from.host();
-  to.program = from.program();
-  to.pid = from.pid();
-  to.pid_space = from.pid_space();
-  if (from.process() >= 0) to.process = std::make_shared<PeerProcess>(from.process());
-  return to;
-}
-
-void save(const Breaks& from, upgrade::Breaks& to) {
+void save_breaks(const Breaks& from, upgrade::Breaks& to) {
   to.set_client_leaves(from.client_leaves);
   to.set_abandoned(from.abandoned);
   to.set_wanted_by(from.wanted_by);
@@ -62,7 +25,7 @@ void save(const Breaks& from, upgrade::Breaks& to) {
   to.set_resent_bytes(from.resent_bytes);
 }
 
-void restore(const upgrade::Breaks& from, Breaks& to) {
+void restore_breaks(const upgrade::Breaks& from, Breaks& to) {
   to.client_leaves = from.client_leaves();
   to.abandoned = from.abandoned();
   to.wanted_by = from.wanted_by();
@@ -85,10 +48,19 @@ quota::Partitions::PerGpu groups_of(const upgrade::Groups& message) {
 
 }  // namespace
 
+void WorkerPool::pause_suspensions() {
+  suspensions_.pause();
+  for (auto& [client, why] : waiting_.take([](const Client& client) {
+         return client.suspended ? std::optional<std::string>("") : std::nullopt;
+       }))
+    turn_away(std::move(client), {control::HelloReply::BUSY, std::move(why)});
+}
+
 void WorkerPool::give_up_waiting() {
   refuse_unserved(waiting_.take_all(), control::HelloReply::BUSY, "poold is being upgraded; try again");
   shares_.close_questions();
   peers_.close();
+  suspensions_.give_up_waiting();
 }
 
 void WorkerPool::pause() {
@@ -105,6 +77,7 @@ void WorkerPool::pause() {
 void WorkerPool::unpause() {
   paused_ = false;
   start_missing_workers();
+  suspensions_.unpause();
 }
 
 void WorkerPool::save(const Worker& worker, upgrade::Session& to) const {
@@ -132,7 +105,7 @@ void WorkerPool::save(const Worker& worker, upgrade::Session& to) const {
   to.set_failure(worker.failure);
   to.set_unfinished_line(worker.output->unfinished_line());
   server::save(worker.client, *to.mutable_client());
-  server::save(worker.breaks, *to.mutable_breaks());
+  save_breaks(worker.breaks, *to.mutable_breaks());
   turns_.save(worker.session, to);
   state_changes_.save(worker.session, to);
   memory_.save(worker.session, to);
@@ -171,6 +144,7 @@ void WorkerPool::save(upgrade::Pool& to) const {
   migrations_.save(to);
   state_changes_.save(to);
   dumps_.save(to);
+  suspensions_.save(to);
   workers_.for_each_serving([&](const Worker& worker) {
     upgrade::Session& session = *to.add_sessions();
     save(worker, session);
@@ -205,13 +179,13 @@ Result<std::shared_ptr<Worker>> WorkerPool::restore_worker(const upgrade::Sessio
               std::min<size_t>(static_cast<size_t>(from.resume_attempts_size()), Breaks::kLinks),
               worker->resume_attempts.begin());
   worker->resume_timeout = milliseconds(from.resume_timeout_ms());
-  worker->client = restored(from.client());
+  worker->client = server::restored(from.client());
   worker->started = std::chrono::system_clock::time_point(
       std::chrono::duration_cast<std::chrono::system_clock::duration>(nanoseconds(from.started())));
   worker->ending = from.ending();
   worker->migrated = from.migrated();
   worker->failure = from.failure();
-  server::restore(from.breaks(), worker->breaks);
+  restore_breaks(from.breaks(), worker->breaks);
   worker->output->set_session(worker->session);
   worker->output->restore(from.unfinished_line());
   return worker;
@@ -223,11 +197,13 @@ void WorkerPool::restore_parts(const std::shared_ptr<Worker>& worker, const upgr
   turns_.restore(session, worker->client.tenant, from, worker->page);
   state_changes_.restore(session, from);
   memory_.restore(session, from);
-  migrations_.restore(session, from,
-                      [this, migrated, weak = std::weak_ptr(worker),
-                       to = from.migration().address()](const Result<Migrations::Outcome>& outcome) {
-                        if (const auto its = weak.lock()) migrated(view_of(*its), to, outcome);
-                      });
+  const auto told = [this, migrated, weak = std::weak_ptr(worker),
+                     to = from.migration().address()](const Result<Migrations::Outcome>& outcome) {
+    if (const auto its = weak.lock()) migrated(view_of(*its), to, outcome);
+  };
+  migrations_.restore(
+      session, from,
+      from.migration().to_file() ? suspensions_.answer_of(session) : Migrations::Answered(told));
   abandoned_.restore(session, from);
   image_transfers_.restore(session, from);
   dumps_.restore(session, from);
@@ -256,6 +232,7 @@ Result<void> WorkerPool::restore(const upgrade::Pool& from, const Migrated& migr
   migrations_.restore(from);
   state_changes_.restore(from);
   dumps_.restore(from);
+  suspensions_.restore(from);
   for (const upgrade::Session& session : from.sessions()) {
     auto worker = restore_worker(session);
     if (!worker) return worker.error();
