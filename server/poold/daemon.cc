@@ -16,6 +16,7 @@
 #include "server/poold/admin/audit.h"
 #include "server/poold/admin_listeners.h"
 #include "server/poold/configuration_warnings.h"
+#include "server/poold/counters.h"
 #include "server/poold/lease_sessions.h"
 #include "server/poold/listeners.h"
 #include "server/poold/monitors/monitors.h"
@@ -148,7 +149,7 @@ class Daemon {
 
  private:
   // The state that an upgrade hands to the new program.
-  upgrade::State state() const {
+  upgrade::State state() {
     upgrade::State state;
     state.set_version(kVersion);
     acceptor_.for_each_listener(
@@ -158,6 +159,7 @@ class Daemon {
     leases_.save(*state.mutable_leases());
     administration_.save(state);
     audit_.save(state);
+    save_counters(state, acceptor_, pool_);
     state.set_format(format_needed(state));
     return state;
   }
@@ -176,6 +178,7 @@ class Daemon {
       audit_.migration_ended(session.number, to, outcome);
       if (outcome && !outcome->migrated) leases_.migration_failed(session.client.tenant, outcome->reason);
     };
+    restore_counters(*previous_, acceptor_, pool_);
     if (auto restored = pool_.restore(previous_->pool(), migrated); !restored) return restored;
     end_revoked();
     return {};
@@ -207,11 +210,7 @@ class Daemon {
       }
       port_file_written_ = true;
     }
-    log::info("listening", {{"address", addresses_.text},
-                            {"device", options_.device},
-                            {"rdma", rdma_offer(options_)},
-                            {"version", kVersion},
-                            {"max_sessions", options_.max_sessions}});
+    log_listening(options_, addresses_.text);
     tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant, pool_.devices()); });
     warn_of_users(options_, tenants_.all());
     if (const auto started = agent_.start(); !started) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "common/log/log.h"
+#include "common/version.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
@@ -117,9 +118,15 @@ void listen_beside_tcp(const ServerOptions& options, Listeners& listeners, Previ
   }
 }
 
-const char* rdma_offer(const ServerOptions& options) {
-  if (!options.rdma) return "off";
-  return transport::has_rdma_device() ? "offered; connections start over the TCP port" : "no device";
+void log_listening(const ServerOptions& options, const std::string& addresses) {
+  const char* const rdma = !options.rdma                  ? "off"
+                           : transport::has_rdma_device() ? "offered; connections start over the TCP port"
+                                                          : "no device";
+  log::info("listening", {{"address", addresses},
+                          {"device", options.device},
+                          {"rdma", rdma},
+                          {"version", kVersion},
+                          {"max_sessions", options.max_sessions}});
 }
 
 Addresses::Addresses(const Listeners& listeners) {

@@ -32,8 +32,8 @@ void close_previous(const PreviousListeners& previous);
 // Adds the next one of poold's listeners, in their order.
 void save(const transport::Listener& listener, const ServerOptions& options, upgrade::State& to);
 
-// Returns what the log says of RDMA.
-const char* rdma_offer(const ServerOptions& options);
+// Logs what poold offers to clients.
+void log_listening(const ServerOptions& options, const std::string& addresses);
 
 struct Addresses {
   explicit Addresses(const Listeners& listeners);

@@ -1,6 +1,5 @@
 // poold's program is replaced while sessions run: programs compute as if nothing had happened.
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
@@ -9,14 +8,10 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/e2e/expect_success.h"
-#include "tests/e2e/pool.h"
-#include "tests/e2e/pool_admin.h"
-#include "tests/support/catch.h"
+#include "tests/e2e/upgradable.h"
 #include "tests/support/certificates.h"
 #include "tests/support/contains.h"
 #include "tests/support/cutting_proxy.h"
-#include "tests/support/installed_poold.h"
 #include "tests/support/raw_client.h"
 
 using namespace gpupool;
@@ -26,39 +21,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr unsigned kShare = kSanitized ? 10 : 1;  // of the rounds
-
-struct Upgradable {
-  explicit Upgradable(const std::vector<std::string>& options = {}, Environment softgpu = {})
-      : pool(std::move(softgpu), options, test_device(), installed.launcher()) {}
-
-  Finished admin(const std::vector<std::string>& words) { return pool_admin(pool, words); }
-  Json ask(const std::vector<std::string>& words) {
-    const Finished answer = admin(words);
-    INFO(answer.output);
-    REQUIRE(answer.status == 0);
-    return Json::parse(answer.output);
-  }
-  // Replaces the file and the running program.
-  void upgrade() {
-    installed.install();
-    const Json done = ask({"upgrade"});
-    CHECK(done["upgrades"] == ++upgrades);
-    struct stat file {
-    }, running{};
-    REQUIRE(::stat(installed.path().c_str(), &file) == 0);
-    REQUIRE(::stat(("/proc/" + std::to_string(pool.poold().pid()) + "/exe").c_str(), &running) == 0);
-    CHECK(running.st_ino == file.st_ino);
-  }
-  std::unique_ptr<Process> start(const std::vector<std::string>& words, Environment more = {}) {
-    std::vector<std::string> all{driver_app()};
-    all.insert(all.end(), words.begin(), words.end());
-    return std::make_unique<Process>(all, pool.through(std::move(more)));
-  }
-
-  InstalledPoold installed;
-  Pool pool;
-  unsigned upgrades = 0;
-};
 
 void expect_counted(Process& app) {
   expect_success(app, "counted to");
@@ -281,33 +243,6 @@ TEST_CASE("SIGTERM at any moment of an upgrade ends poold") {
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));  // the moment is what is tested
     CHECK(server.pool.poold().stop() == 0);
   }
-}
-
-TEST_CASE("the audit goes on over an upgrade without a gap") {
-  TemporaryFolder folder;
-  const std::string audit = folder.path() / "audit.json";
-  Upgradable server({"--audit-file", audit});
-  for (int round = 0; round < 3; ++round) {
-    CHECK(run_patiently({driver_app(), "short_life"}, server.pool.through()).status == 0);
-    server.upgrade();
-  }
-  CHECK(server.pool.poold().stop() == 0);
-  std::ifstream lines(audit);
-  std::string line, boot;
-  int64_t expected = 0;
-  size_t upgraded = 0;
-  while (std::getline(lines, line)) {
-    const Json record = Json::parse(line);
-    if (boot.empty()) boot = record["boot"];
-    CHECK(record["boot"] == boot);
-    CHECK(record["seq"] == ++expected);
-    if (record["event"] != "upgraded") continue;
-    ++upgraded;
-    CHECK(record["from"] == record["to"]);
-    CHECK(record["sessions"] == 0);
-  }
-  CHECK(expected >= 12);
-  CHECK(upgraded == 3);
 }
 
 TEST_CASE("new workers are of poold's version until it is upgraded") {

@@ -64,6 +64,11 @@ class Acceptor {
   void drop(Client client);
   // Number of connections refused so far, logged or not.
   uint64_t refused_connections() const { return refused_connections_; }
+  // Calls `visit` with the name and a reference of each counter.
+  template <class F>
+  void for_each_counter(F&& visit) {
+    visit("handshake_failures", refused_connections_);
+  }
 
  private:
   friend class PendingHandshake;

@@ -43,6 +43,13 @@ class ImageCache {
       visit(image->key.first, image->key.second, image->descriptor);
   }
 
+  // Calls `visit` with the name and a reference of each counter.
+  template <class F>
+  void for_each_counter(F&& visit) {
+    visit("image_cache_hits", hits_);
+    visit("image_cache_misses", misses_);
+  }
+
   uint64_t bytes() const { return bytes_; }
   size_t count() const { return images_.size(); }
   uint64_t capacity() const { return capacity_; }

@@ -148,6 +148,15 @@ class Suspensions {
   void for_each(const std::function<void(const Session&)>& visit) const;
   const Counts& counts() const { return counts_; }
   const SuspendedFiles& files() const { return files_; }
+  // Calls `visit` with the name and a reference of each counter.
+  template <class F>
+  void for_each_counter(F&& visit) {
+    visit("sessions_suspended", counts_.suspended);
+    visit("sessions_not_suspended", counts_.not_suspended);
+    visit("suspended_sessions_resumed", counts_.resumed);
+    visit("suspended_sessions_not_resumed", counts_.not_resumed);
+    visit("suspended_sessions_dropped", counts_.dropped);
+  }
 
   // For an upgrade (suspensions_upgrade.cc, server/poold/upgrade/upgrade.h).
   //

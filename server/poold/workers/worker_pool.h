@@ -119,6 +119,12 @@ class WorkerPool {
   int32_t driver_version() const { return driver_version_; }
   bool oversubscribes() const { return settings_.host_memory_for_idle != 0; }
   const ImageCache& images() const { return images_; }
+  // Calls `visit` with the name and a reference of each counter that an upgrade hands over by name.
+  template <class F>
+  void for_each_counter(F&& visit) {
+    images_.for_each_counter(visit);
+    suspensions_.for_each_counter(visit);
+  }
   const quota::Partitions& partitions() const { return partitions_.partitions(); }
   State state() const;
   unsigned max_sessions() const { return settings_.max_sessions; }
