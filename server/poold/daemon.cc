@@ -93,7 +93,8 @@ class Daemon {
                   .state = [this] { return state(); },
                   .close_doors = [this] { acceptor_.pause(); },
                   .has_waiting = [this] { return has_waiting(); },
-                  .give_up_waiting = [this] { acceptor_.drop_pending(), pool_.give_up_waiting(); },
+                  .give_up_waiting =
+                      [this] { acceptor_.drop_pending(), pool_.give_up_waiting(), refusals_.finish(); },
                   .end_spare_workers = [this] { end_spare_workers(); },
                   .has_spare_workers = [this] { return pool_.has_spare_workers(); },
                   .is_closing = [this] { return !closer_.idle(); },

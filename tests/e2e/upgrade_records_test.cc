@@ -1,9 +1,15 @@
 // What poold has counted and recorded goes on when its program is replaced: metrics and the audit file.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "tests/e2e/upgradable.h"
+#include "tests/support/full_pipe.h"
 #include "tests/support/http_get.h"
 #include "tests/support/raw_client.h"
 
@@ -23,6 +29,15 @@ std::map<std::string, double> counters_of(const PooldProcess& poold) {
     if (name.substr(0, name.find('{')).ends_with("_total")) counters[name] = std::stod(line.substr(space));
   }
   return counters;
+}
+
+std::vector<Json> records_in(const std::string& text) {
+  std::vector<Json> records;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('{')) records.push_back(Json::parse(line));
+  }
+  return records;
 }
 
 void refuse_client(const PooldProcess& poold) {
@@ -87,4 +102,67 @@ TEST_CASE("every counter goes on over an upgrade") {
       CHECK(after.at(name) >= value);
     }
   }
+}
+
+TEST_CASE("an upgrade waits for records that are not in the audit file yet") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "audit";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  Upgradable server({"--audit-file", path});
+  fill_pipe(reader);
+  REQUIRE(server.admin({"quota", "set", "default", "sessions=7"}).status == 0);
+  REQUIRE(server.pool.poold().await_log("audit_stalled"));
+  const Finished refused = server.admin({"upgrade"});
+  INFO(refused.output);
+  CHECK(refused.status == 1);
+  CHECK(refused.output.find("cannot write its audit file") != std::string::npos);
+
+  server.installed.install();
+  Process admin(admin_words(server.pool.poold(), {"upgrade"}), {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // poold waits by now, or has refused
+  std::string text;
+  const auto drain = [&] {
+    char bytes[64 * 1024];
+    for (ssize_t got = 0; (got = ::read(reader, bytes, sizeof bytes)) > 0;)
+      text.append(bytes, static_cast<size_t>(got));
+  };
+  CHECK(eventually([&] {
+    drain();
+    return server.pool.poold().log().find(" upgraded ") != std::string::npos;
+  }));
+  CHECK(admin.wait() == 0);
+  drain();
+  ::close(reader);
+  text.erase(0, text.find('{'));
+  int64_t expected = 0;
+  for (const Json& record : records_in(text)) CHECK(record["seq"] == ++expected);
+  for (const char* const what : {"\"set_quota\"", "\"upgrade\"", "\"upgraded\""})
+    CHECK(text.find(what) != std::string::npos);
+}
+
+TEST_CASE("refused clients that an upgrade finds counted are recorded") {
+  const TemporaryFolder folder;
+  const Finished token = run_to_end({program_path("poold"), "--make-token"});
+  REQUIRE(token.status == 0);
+  const std::string entry = token.output.substr(token.output.find('\n') + 1),
+                    config = folder.write("poold.toml", "[[tenant]]\nname = \"a\"\n" + entry),
+                    audit = folder.path() / "audit.json";
+  Upgradable server({"--audit-file", audit, "--config", config});
+  constexpr size_t kClients = 40;  // more than get records of their own
+  for (size_t client = 0; client < kClients; ++client) {
+    RawClient one(server.pool.poold().endpoint());
+    one.send_hello();
+    (void)one.await_end();
+  }
+  server.upgrade();
+  const auto refused = [&] {
+    size_t count = 0;
+    for (const Json& record : records_in(content_of(audit))) {
+      if (record["event"] == "session_denied") ++count;
+      if (record["event"] == "sessions_denied_too") count += record["count"].get<size_t>();
+    }
+    return count;
+  };
+  CHECK(eventually([&] { return refused() == kClients; }));
 }

@@ -62,7 +62,6 @@ void Acceptor::close() {
     }
   }
   drop_pending();  // includes refused clients that were added since an earlier call
-  unlogged_.finish();
 }
 
 void Acceptor::pause() {
@@ -75,6 +74,7 @@ void Acceptor::pause() {
 
 void Acceptor::drop_pending() {
   while (pending_.size() != 0) pending_.oldest_of_busiest_peer("")->drop();
+  unlogged_.finish();
 }
 
 void Acceptor::await_connection(WatchedListener& watched) {

@@ -52,7 +52,7 @@ class Acceptor {
   // Accepts no connections until open(); they wait in the kernel's queues. Pending ones continue.
   void pause();
   bool has_pending() const { return pending_.size() != 0; }
-  void drop_pending();
+  void drop_pending();  // and logs what it has only counted
   template <class F>
   void for_each_listener(F&& visit) const {
     for (const auto& watched : listeners_) visit(*watched->listener);
