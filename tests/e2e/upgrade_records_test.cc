@@ -145,8 +145,11 @@ TEST_CASE("refused clients that an upgrade finds counted are recorded") {
   const TemporaryFolder folder;
   const Finished token = run_to_end({program_path("poold"), "--make-token"});
   REQUIRE(token.status == 0);
-  const std::string entry = token.output.substr(token.output.find('\n') + 1),
-                    config = folder.write("poold.toml", "[[tenant]]\nname = \"a\"\n" + entry),
+  std::istringstream lines(token.output);
+  std::string secret, entry;
+  std::getline(lines, secret);
+  std::getline(lines, entry);
+  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = \"a\"\n" + entry + "\n"),
                     audit = folder.path() / "audit.json";
   Upgradable server({"--audit-file", audit, "--config", config});
   constexpr size_t kClients = 40;  // more than get records of their own
