@@ -51,6 +51,7 @@ upgrade::SuspendedSession message_of_test(State state = State::suspended) {
   session.set_resume_timeout_ms(30'000);
   session.set_last_seen(upgrade::to_ns(now - seconds(1)));
   session.set_last_attempt(kAttempt);
+  session.set_over_tls(true);
   session.set_wanted(true);
   session.set_at("tcp://other:1");
   session.set_sent_away(true);

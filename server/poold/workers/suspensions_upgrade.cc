@@ -48,6 +48,7 @@ void save_session(const SuspendedSession& from, upgrade::SuspendedSession& to) {
   to.set_resume_timeout_ms(from.resume_timeout.count());
   to.set_last_seen(upgrade::to_ns(from.last_seen));
   to.set_last_attempt(from.last_attempt);
+  to.set_over_tls(from.over_tls);
   to.set_wanted(from.wanted);
   to.set_at(from.at);
   to.set_sent_away(from.sent_away);
@@ -70,6 +71,7 @@ SuspendedSession session_of(const upgrade::SuspendedSession& from) {
   to.resume_timeout = milliseconds(from.resume_timeout_ms());
   to.last_seen = upgrade::steady(from.last_seen());
   to.last_attempt = from.last_attempt();
+  to.over_tls = from.over_tls();
   to.wanted = from.wanted();
   to.at = from.at();
   to.sent_away = from.sent_away();
