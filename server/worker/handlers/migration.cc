@@ -148,7 +148,9 @@ Outcome fill_variable(Session& session, Command& command) {
 Outcome fill_array(Session& session, Command& command) {
   const auto head = command.body.get<wire::FillArray>();
   const auto bytes = command.body.get_bytes(command.body.remaining());
-  if (!command.body.finished() || head.reserved != 0) return bad_body();
+  const uint64_t slice = uint64_t{head.width} * head.height;
+  const bool fits = slice != 0 && bytes.size() % slice == 0 && bytes.size() / slice == head.depth;
+  if (!command.body.finished() || head.reserved != 0 || !fits) return bad_body();
   return write_part(session, head, bytes);
 }
 

@@ -49,6 +49,7 @@ struct Aside {
     OK(cuMemMap(at, size, 0, memory, 0));
     OK(cuMemSetAccess(at, size, &access, 1));
     see(at);
+    OK(cuCtxSynchronize());  // the memory must not be in use
     OK(cuMemUnmap(at, size));
   }
   CUmemGenericAllocationHandle memory = 0;

@@ -300,7 +300,7 @@ TEST_CASE("a truncated body fails or ends the session") {
       client.send(frame.id, {frame.body.begin(), frame.body.begin() + static_cast<ptrdiff_t>(cut)}, true);
       const int status = client.finish();
       INFO("command " << frame.id << " cut at " << cut << ": " << client.end_reason);
-      const bool parts = frame.id == id(Command::upload_part) && cut >= sizeof(wire::UploadPart);
+      const bool parts = cut >= bytes_before_parts(frame.id);
       CHECK((status == 1) == !parts);
       CHECK(client.end_reason.empty() == parts);
       check_clean(client);
@@ -314,11 +314,11 @@ TEST_CASE("an excess byte in a body ends the session") {
     Client client;
     begin(client);
     Frame frame = frames(client)[which];
+    if (frame.id == id(Command::fill_memory)) continue;
     frame.body.push_back(std::byte{0});
     client.send(frame.id, frame.body, true);
-    const int status = client.finish();
     INFO("command " << frame.id);
-    CHECK(status == 1);
+    CHECK(client.finish() == 1);
     check_clean(client);
   }
 }

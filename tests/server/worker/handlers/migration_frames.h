@@ -1,8 +1,10 @@
 // A frame of each command about migrations, for hostile_test.cc. The last one ends the session.
 #pragma once
+#include <limits>
 #include <utility>
 #include <vector>
 
+#include "protocol/wire/images.h"
 #include "protocol/wire/migration.h"
 #include "tests/server/worker/test_client.h"
 
@@ -34,6 +36,13 @@ inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t 
           {id(Command::place_variable), named(wire::PlaceVariable{1 << 20}, "variable")},
           {id(Command::end_migration), named(wire::EndMigration{}, "reason")},
           {id(Command::goodbye), {}}};
+}
+
+// The size of a body from which on it has bytes whose number the command does not say.
+inline size_t bytes_before_parts(uint16_t id) {
+  if (id == static_cast<uint16_t>(wire::Command::upload_part)) return sizeof(wire::UploadPart);
+  if (id == static_cast<uint16_t>(wire::Command::fill_memory)) return sizeof(wire::FillMemory);
+  return std::numeric_limits<size_t>::max();
 }
 
 }  // namespace gpupool::worker::test
