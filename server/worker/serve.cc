@@ -77,6 +77,8 @@ ConnectionResult welcome_back(const server::ControlMessage& message, uint64_t re
                               transport::Options options) {
   const auto back = message.body<server::packet::Resume>();
   options.bulk = back.link != 0;
+  const bool lacks_rdma = options.session && !options.bulk && !is_over_rdma(back);
+  if (lacks_rdma) options.session = nullptr;  // it is to be told why
   if (!options.session) options.rdma.use = transport::RdmaOptions::Use::never;
   auto connection = open_connection(back, message.descriptor, options);
   if (!connection) return connection;
@@ -84,7 +86,7 @@ ConnectionResult welcome_back(const server::ControlMessage& message, uint64_t re
   welcome.set_protocol_version(wire::kProtocolVersion);
   welcome.set_server_version(kVersion);
   const auto deadline = transport::Clock::now() + options.dead_peer_timeout;
-  if (options.session && !options.bulk && !is_over_rdma(back)) {
+  if (lacks_rdma) {
     const std::string why = "the session is over rdma, and its client returns without";
     welcome.set_status(control::HelloReply::DENIED);
     welcome.set_reason(why);

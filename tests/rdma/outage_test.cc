@@ -25,7 +25,8 @@ transport::Endpoint endpoint_of(Pool& pool) {
 TEST_CASE("a program counts on after its cable was pulled in the middle of copies") {
   Pool pool(kDevice, kAtCable);
   // One connection, so that the log has one line for each break.
-  Process app({driver_app(), "counting", "400", "3000000"},
+  const TemporaryFolder folder;
+  Process app({driver_app(), "counting", "1000000", "3000000", folder.path() / "end"},
               pool.through({{"GPUPOOL", endpoint_of(pool).text()},
                             {"GPUPOOL_RDMA_TIMEOUT", "16"},
                             {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
@@ -36,6 +37,7 @@ TEST_CASE("a program counts on after its cable was pulled in the middle of copie
     cable.plug_in();
     REQUIRE(pool.poold().await_log("session_resumed", times));
   }
+  folder.write("end", "");
   const int status = app.wait(kLongPatience);
   const std::string output = app.output();
   INFO(output);

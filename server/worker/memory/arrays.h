@@ -25,7 +25,7 @@ constexpr size_t kMaxArrays = 1u << 20;
 // Limit of texture and surface objects per session; as many as a device supports.
 constexpr size_t kMaxTextures = 1u << 20;
 // Most objects that are made to get one with the number that another worker's driver has assigned.
-constexpr size_t kMostOtherTextures = 1u << 16;
+constexpr size_t kMostOtherTextures = 1u << 12;
 
 class Arrays {
  public:
