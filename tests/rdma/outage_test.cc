@@ -56,6 +56,7 @@ TEST_CASE("a client that returns without rdma is refused with the reason") {
   const auto reply = client.open(hello);
   REQUIRE(reply.resume_timeout_ms != 0);
   REQUIRE(client.connection().direct_memory() != nullptr);
+  client.ping();  // the session runs
   hello::Hello back = test_hello();
   back.session_id = reply.session_id;
   back.resume_attempt = 1;
