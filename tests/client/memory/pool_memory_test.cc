@@ -2,6 +2,8 @@
 // use a freed block, limits, attributes, and a server that refuses or answers wrongly.
 #include "client/memory/pool_memory.h"
 
+#include <utility>
+
 #include "client/streams/stream_marks.h"
 #include "tests/client/fake_session.h"
 #include "tests/support/catch.h"
@@ -145,7 +147,7 @@ TEST_CASE("pool memory: a freed block serves other streams once its work is know
 TEST_CASE("pool memory: a block that is freed serves no other context") {
   Fixture test;
   Context& other = make_context(test.session);
-  other.device = test.context.device;
+  delete std::exchange(other.device, test.context.device);
   test.free_settled(test.allocate(kOne, kLarge));
   CUdeviceptr address = 0;
   CHECK(test.pool->allocate(other, nullptr, kLarge, {}, &address) == CUDA_SUCCESS);

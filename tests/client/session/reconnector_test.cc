@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "protocol/peers/proof.h"
 #include "protocol/wire/frame.h"
@@ -104,12 +105,21 @@ std::unique_ptr<transport::ResumableConnection> connect_to(const Server& server)
   return std::make_unique<transport::ResumableConnection>(std::move(*connection));
 }
 
+// Returns an object that is never destroyed, but stays reachable.
+template <class T>
+T& keep(T* object) {
+  static std::vector<T*>& all = *new std::vector<T*>;
+  all.push_back(object);
+  return *object;
+}
+
 // The client's end: a connection that is mended, and a thread that reads all the time, as in a session.
 // The connection and its Reconnector are never destroyed, as in a program.
 class Client {
  public:
   explicit Client(const Server& server)
-      : connection_(*connect_to(server).release()), reconnector_(*new Reconnector(connection_, {})) {}
+      : connection_(keep(connect_to(server).release())),
+        reconnector_(keep(new Reconnector(connection_, {}))) {}
   ~Client() {
     connection_.close();
     if (reader_.joinable()) reader_.join();
@@ -299,14 +309,14 @@ TEST_CASE("reconnector: has another thread read while the connection is resumed"
     std::condition_variable changed;
     std::vector<bool> calls;
   };
-  auto& seen = *new Seen;  // all of this is never destroyed, as in Client
+  auto& seen = keep(new Seen);  // all of this is never destroyed, as in Client
   const Server server;
-  auto& connection = *connect_to(server).release();
-  auto& reconnector = *new Reconnector(connection, [&seen](bool read) {
+  auto& connection = keep(connect_to(server).release());
+  auto& reconnector = keep(new Reconnector(connection, [&seen](bool read) {
     const std::lock_guard lock(seen.mutex);
     seen.calls.push_back(read);
     seen.changed.notify_all();
-  });
+  }));
   std::optional<Accepted> first = server.accept();
   reconnector.start(terms_for(server));
   first.reset();  // the test does not read, so that the break is noticed only by the end of the bytes
