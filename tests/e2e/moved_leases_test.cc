@@ -3,9 +3,7 @@
 
 #include <fstream>
 
-#include "tests/e2e/expect_success.h"
-#include "tests/e2e/pool_admin.h"
-#include "tests/e2e/whole_pool.h"
+#include "tests/e2e/leased_program.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -13,15 +11,6 @@ using namespace gpupool::testing;
 namespace {
 
 constexpr int kBackAndForth = kSanitized ? 2 : 6;
-
-Json json_of(const WholePool& pool, std::vector<std::string> words) {
-  words.push_back("--json");
-  const std::string output = pool.pool_admin(words);
-  const size_t begin = output.find_first_of("[{");
-  INFO(output);
-  REQUIRE(begin != std::string::npos);
-  return Json::parse(output.substr(begin));
-}
 
 // The nodes of each lease, in the order of the list.
 std::vector<std::string> nodes_of_leases(const WholePool& pool) {
@@ -44,22 +33,6 @@ bool await_all_on(const WholePool& pool, const std::string& node, size_t leases)
       },
       kLongPatience);
 }
-
-// A leased program, until this object ends it.
-struct Leased {
-  explicit Leased(const WholePool& pool,
-                  std::vector<std::string> wishes = {"--compute", "20", "--memory", "48MiB"})
-      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
-    REQUIRE(app.await_output("working", kLongPatience));
-  }
-  void expect_nothing_lost() {
-    std::ofstream(end) << "end";
-    expect_success(app, "nothing is lost");
-  }
-  const TemporaryFolder folder;
-  const std::string end = folder.path() / "end";
-  Process app;
-};
 
 std::string other(const std::string& node) {
   return node == "one" ? "two" : "one";

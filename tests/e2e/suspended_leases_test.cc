@@ -1,9 +1,5 @@
 // Leases that the scheduler of a whole pool suspends and resumes while their programs run.
-#include <fstream>
-
-#include "tests/e2e/expect_success.h"
-#include "tests/e2e/pool_admin.h"
-#include "tests/e2e/whole_pool.h"
+#include "tests/e2e/leased_program.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -14,18 +10,10 @@ namespace {
 struct SuspendingPool : WholePool {
   explicit SuspendingPool(const std::string& mebibytes = "512")
       : WholePool({}, {}, {"--host-memory-for-suspended-mib", mebibytes, "--resume-timeout", "60"}) {}
-  Json json_of(std::vector<std::string> words) const {
-    words.push_back("--json");
-    const std::string output = pool_admin(words);
-    const size_t begin = output.find_first_of("[{");
-    INFO(output);
-    REQUIRE(begin != std::string::npos);
-    return Json::parse(output.substr(begin));
-  }
   // The leases in this state of suspension.
   std::vector<Json> leases_in(const std::string& state) const {
     std::vector<Json> found;
-    for (const Json& lease : json_of({"leases"})) {
+    for (const Json& lease : json_of(*this, {"leases"})) {
       if (!lease["suspension"].is_null() && lease["suspension"]["state"] == state) found.push_back(lease);
     }
     return found;
@@ -36,28 +24,13 @@ struct SuspendingPool : WholePool {
   bool await_running(size_t leases) const {
     return eventually(
         [&] {
-          const Json all = json_of({"leases"});
+          const Json all = json_of(*this, {"leases"});
           return all.size() == leases && std::all_of(all.begin(), all.end(), [](const Json& lease) {
                    return lease["suspension"].is_null() && lease["ending"] == false;
                  });
         },
         kLongPatience);
   }
-};
-
-// A leased program that changes its memory all the time, until this object ends it.
-struct Leased {
-  Leased(const WholePool& pool, std::vector<std::string> wishes)
-      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
-    REQUIRE(app.await_output("working", kLongPatience));
-  }
-  void expect_nothing_lost() {
-    std::ofstream(end) << "end";
-    expect_success(app, "nothing is lost");
-  }
-  const TemporaryFolder folder;
-  const std::string end = folder.path() / "end";
-  Process app;
 };
 
 }  // namespace
@@ -82,7 +55,7 @@ TEST_CASE("a preempted program is suspended while an urgent one runs and goes on
     urgent.expect_nothing_lost();
   }
   CHECK(pool.await_running(4));
-  const Json counters = pool.json_of({"health"})["counters"];
+  const Json counters = json_of(pool, {"health"})["counters"];
   CHECK(counters["suspensions_resumed"] == 1);
   CHECK(counters["suspensions_failed"] == 0);
   for (const auto& program : weak) program->expect_nothing_lost();
@@ -92,7 +65,7 @@ TEST_CASE("a preempted program is suspended while an urgent one runs and goes on
 TEST_CASE("a program goes on when an operator has suspended and resumed its lease") {
   SuspendingPool pool;
   Leased program(pool, {});
-  const std::string lease = pool.json_of({"leases"})[0]["id"];
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
   INFO(pool.pool_admin({"suspend", lease}));
   REQUIRE(pool.await_in("suspended"));
   CHECK(has(pool.pool_admin({"why", lease}), "held by an operator"));

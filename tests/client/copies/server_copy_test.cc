@@ -8,6 +8,7 @@
 #include "protocol/peers/proof.h"
 #include "protocol/wire/copies.h"
 #include "tests/client/fake_session.h"
+#include "tests/client/pattern.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 
@@ -21,13 +22,6 @@ namespace {
 
 constexpr uint64_t kSource = 0x10000, kTarget = 0x20000;
 constexpr uint64_t kPiece = 4u << 20;  // of copies through the program
-
-std::string pattern(size_t bytes) {
-  std::string data(bytes, '\0');
-  uint32_t state = 1;
-  for (char& byte : data) byte = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
-  return data;
-}
 
 // A server with a session and a context, whose device memory from kSource on is `memory`.
 struct End {

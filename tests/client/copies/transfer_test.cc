@@ -3,6 +3,7 @@
 #include "client/copies/transfer.h"
 
 #include "tests/client/fake_session.h"
+#include "tests/client/pattern.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 
@@ -15,13 +16,6 @@ using wire::Command;
 namespace {
 
 constexpr uint64_t kPart = wire::kBulkChunkBytes;
-
-std::string pattern(size_t bytes) {
-  std::string data(bytes, '\0');
-  uint32_t state = 1;
-  for (char& byte : data) byte = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
-  return data;
-}
 
 struct Line {
   FakeWorker worker;

@@ -1,0 +1,41 @@
+// Programs under leases of a whole pool, and the scheduler's JSON replies. Included by the tests of this
+// folder. Not thread-safe; fails the test.
+#pragma once
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/expect_success.h"
+#include "tests/e2e/pool_admin.h"
+#include "tests/e2e/whole_pool.h"
+
+namespace gpupool::testing {
+
+// Returns pool-admin's reply, which may follow messages.
+inline Json json_of(const WholePool& pool, std::vector<std::string> words) {
+  words.push_back("--json");
+  const std::string output = pool.pool_admin(words);
+  const size_t begin = output.find_first_of("[{");
+  INFO(output);
+  REQUIRE(begin != std::string::npos);
+  return Json::parse(output.substr(begin));
+}
+
+// A leased program that changes its memory all the time, until this object ends it.
+struct Leased {
+  explicit Leased(const WholePool& pool,
+                  std::vector<std::string> wishes = {"--compute", "20", "--memory", "48MiB"})
+      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
+    REQUIRE(app.await_output("working", kLongPatience));
+  }
+  void expect_nothing_lost() {
+    std::ofstream(end) << "end";
+    expect_success(app, "nothing is lost");
+  }
+  const TemporaryFolder folder;
+  const std::string end = folder.path() / "end";
+  Process app;
+};
+
+}  // namespace gpupool::testing
