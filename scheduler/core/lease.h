@@ -8,6 +8,7 @@
 
 #include "protocol/lease/token.h"
 #include "scheduler/core/node.h"
+#include "scheduler/core/tenant.h"
 
 namespace gpupool::scheduler {
 
@@ -48,6 +49,20 @@ template <class Change>
 void for_each_allocation(const LeasePart& part, Change change) {
   for (const auto& share : part.shares) change(part.node->gpus[share.gpu].allocations, share.amount);
   change(part.node->host, part.host);
+}
+
+// Add a part's shares to its tenant's usage, and subtract them. Call Tenant::count() before.
+inline void add_usage(const LeasePart& part, Tenant& tenant) {
+  for (const auto& share : part.shares) {
+    tenant.milli += share.amount.milli;
+    tenant.memory += share.amount.memory;
+  }
+}
+inline void subtract_usage(const LeasePart& part, Tenant& tenant) {
+  for (const auto& share : part.shares) {
+    tenant.milli -= share.amount.milli;
+    tenant.memory -= share.amount.memory;
+  }
 }
 
 // Returns the memory that a move or a suspension of the part copies: what the lease has, but not more than is

@@ -118,11 +118,7 @@ Lease& Core::index_lease(Lease lease, Time now) {
                              [](const LeasePart& part) { return part.counted || !part.allocated; });
   whose.leases += kept.counted;
   kept.for_each_part([&](const LeasePart& part) {
-    for (const auto& share : part.shares) {
-      if (!part.counted) continue;
-      whose.milli += share.amount.milli;
-      whose.memory += share.amount.memory;
-    }
+    if (part.counted) add_usage(part, whose);
     add_to_class(kept, part);
     part.node->leases.insert(kept.id);
   });
@@ -250,11 +246,7 @@ void Core::release_quota(Lease& lease, Time now) {
   whose.count(now);
   --whose.leases;
   for (const LeasePart& part : lease.parts) {
-    for (const auto& share : part.shares) {
-      if (!part.counted) continue;
-      whose.milli -= share.amount.milli;
-      whose.memory -= share.amount.memory;
-    }
+    if (part.counted) subtract_usage(part, whose);
   }
   ++capacity_;  // the tenant's quota has room again
 }
@@ -296,10 +288,7 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
   if (lease.counted && part->counted) {  // the lease has other parts: subtract only this one
     Tenant& whose = tenant(lease.tenant);
     whose.count(now);
-    for (const auto& share : part->shares) {
-      whose.milli -= share.amount.milli;
-      whose.memory -= share.amount.memory;
-    }
+    subtract_usage(*part, whose);
   }
   free_part(lease, *part);
   lease.parts.erase(part);

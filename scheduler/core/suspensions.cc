@@ -124,10 +124,7 @@ void Core::become_suspended(Lease& lease, Time now) {
   reclassify(lease, [&] {
     for (LeasePart& part : lease.parts) {
       for_each_allocation(part, [&](auto& allocations, const auto& amount) { allocations.used -= amount; });
-      for (const auto& share : part.shares) {
-        whose.milli -= share.amount.milli;
-        whose.memory -= share.amount.memory;
-      }
+      subtract_usage(part, whose);
       part.counted = part.allocated = false;
     }
     lease.suspension->state = State::suspended;
@@ -179,10 +176,7 @@ void Core::begin_resumption(Lease& lease, Time now) {
   whose.count(now);
   for (LeasePart& part : lease.parts) {
     for_each_allocation(part, [](auto& allocations, const auto& amount) { allocations.used += amount; });
-    for (const auto& share : part.shares) {
-      whose.milli += share.amount.milli;
-      whose.memory += share.amount.memory;
-    }
+    add_usage(part, whose);
     part.counted = part.allocated = true;
   }
   lease.suspension->reason.clear();
