@@ -184,7 +184,7 @@ void Suspensions::store(Session& session) {
                });
 }
 
-// What pause(), or reading the folder, has kept from beginning.
+// Begins the storing and resuming that was put off by pause(), or while the folder was read.
 void Suspensions::go_on() {
   if (begins_nothing() || stopped_) return;
   for (auto& [number, session] : sessions_) {
