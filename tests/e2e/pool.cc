@@ -106,7 +106,7 @@ Environment Pool::directly(Environment more) const {
 Finished run_patiently(const std::vector<std::string>& words, const Environment& environment) {
   Process process(words, environment);
   Finished finished;
-  finished.status = process.wait(kLongPatience);
+  finished.status = process.wait(on_softgpu() ? kLongPatience : kGpuPatience);
   if (finished.status == -1) process.signal(SIGKILL);
   process.await_end_of_output();
   finished.output = process.output();

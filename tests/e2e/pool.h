@@ -31,6 +31,8 @@ constexpr bool kSanitized = false;
 #endif
 
 constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs that compute, on a busy machine
+constexpr std::chrono::milliseconds kGpuPatience{
+    40'000};  // the same on a GPU: a program that hangs costs its time
 
 // One poold on the test's device. Each Pool has a softgpu instance of its own.
 class Pool {
@@ -57,7 +59,7 @@ class Pool {
   PooldProcess poold_;
 };
 
-// Like run_to_end(), with kLongPatience as the time limit.
+// Like run_to_end(), with kLongPatience (on softgpu) or kGpuPatience as the time limit.
 Finished run_patiently(const std::vector<std::string>& words, const Environment& environment);
 
 // Returns the number of devices that a program sees without the pool.

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""A first hour on a GPU machine: what its driver does, and what gpupool does on it, in seven parts and one report.
+"""A first hour on a GPU machine: what its driver does, and what gpupool does on it, in eight parts and one report.
 
     tests/gpu/first_hour.py --out FOLDER                        # in an unpacked bundle (scripts/make-bundle.sh --tests)
     tests/gpu/first_hour.py --out FOLDER --part probe,starts    # some parts; each takes less than ten minutes
     tests/gpu/first_hour.py --out FOLDER --bundle build/release --device softgpu --quick
 
-Parts: probe (the driver without gpupool), starts, parity, copies, workloads, memory, sharing. Earlier results in the folder are kept, so
-parts can be run by several commands: a part whose time (--budget) is over continues there the next time. Writes results.jsonl while it
+Parts: probe (the driver without gpupool), starts, parity, sessions, copies, workloads, memory, sharing. Earlier results in the folder are
+kept, so parts can be run by several commands: a part whose time (--budget) is over continues there the next time. Several commands may
+write to one folder at a time; a last one with --part none makes the report of all. Writes results.jsonl while it
 runs, report.md and report.json, and log.txt with the output of failed programs. Needs only Python's standard library; uses PyTorch, JAX
 and CuPy if they are installed. Exits with 1 if a step failed, with 2 and the reason if it cannot start.
 """
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import sys
@@ -24,9 +26,9 @@ from hour import basics, loads  # noqa: E402
 from hour.machine import Machine  # noqa: E402
 from hour.records import PARTS, Failure, OtherDevice, Records, Skip  # noqa: E402
 
-STEPS = {"probe": basics.probe, "starts": basics.starts, "parity": basics.parity, "copies": loads.copies,
+STEPS = {"probe": basics.probe, "starts": basics.starts, "parity": basics.parity, "sessions": basics.sessions, "copies": loads.copies,
          "workloads": loads.workloads, "memory": loads.memory, "sharing": loads.sharing}
-
+INDEPENDENT = ("probe", "starts", "parity", "sessions")  # parts whose steps need nothing of each other: --jobs applies
 
 GRACE = 50  # seconds that a step may exceed its part's budget; a part then still takes less than ten minutes
 
@@ -48,18 +50,26 @@ def run_step(machine, records, part, name, step):
     records.write_report()
 
 
-def run_part(machine, records, part, budget):
+def run_part(machine, records, part, budget, jobs=1):
     stop = time.monotonic() + budget
     machine.deadline = stop + GRACE
     steps = STEPS[part](machine)
-    try:
-        for name, step in steps:
-            if records.has(part, name):
-                continue
-            if time.monotonic() > stop:
-                records.add(part, name, "not begun", why=f"the part's {budget} s are over: run it again to go on")
-                continue
+
+    def run_in_time(name, step):
+        if time.monotonic() > stop:
+            records.add(part, name, "not begun", why=f"the part's {budget} s are over: run it again to go on")
+        else:
             run_step(machine, records, part, name, step)
+
+    try:
+        wanted = ((name, step) for name, step in steps if not records.has(part, name))
+        if jobs > 1 and part in INDEPENDENT:
+            with concurrent.futures.ThreadPoolExecutor(jobs) as runners:
+                for name, step in wanted:
+                    runners.submit(run_in_time, name, step)
+        else:
+            for name, step in wanted:
+                run_in_time(name, step)
     except Exception as error:  # something that all further steps need is missing, for example poold
         status = "skipped" if isinstance(error, Skip) else "failed"
         records.add(part, "the other steps", status, why=f"{error}")
@@ -76,11 +86,13 @@ def parse():
     parser.add_argument("--bundle", type=pathlib.Path, default=HERE.parent.parent, help="bundle, or build folder [where this file is]")
     parser.add_argument("--budget", type=int, default=540, help="seconds after which a part begins no further step [540]")
     parser.add_argument("--probe-limit", type=float, default=basics.PROBE_SECONDS, help="seconds for one probe")
+    parser.add_argument("--jobs", type=int, default=1, help=f"steps at a time of {', '.join(INDEPENDENT)}; their times are then not to be used [1]")
+    parser.add_argument("--poold-option", action="append", default=[], help="option for each poold that this script starts; may be repeated")
     parser.add_argument("--again", action="store_true", help="forget what the folder has of these parts")
     parser.add_argument("--quick", action="store_true", help="few steps of small sizes: does it work at all?")
     given = parser.parse_args()
     given.parts = [part for part in PARTS if part in given.part.split(",")]
-    unknown = set(given.part.split(",")) - set(PARTS)
+    unknown = set(given.part.split(",")) - {*PARTS, "none"}
     if unknown:
         parser.error(f"no part is called {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     if given.device not in ("nvidia", "softgpu"):
@@ -101,13 +113,14 @@ def main():
         return 2
     with tempfile.TemporaryDirectory(prefix="gpupool-") as scratch:
         try:
-            machine = Machine(comparison.unpacked(given.bundle.resolve(), scratch), given.device, given.quick, records)
+            machine = Machine(comparison.unpacked(given.bundle.resolve(), scratch), given.device, given.quick, records, options=given.poold_option)
         except comparison.NotReady as reason:
             print(f"Not ready: {reason}", file=sys.stderr)
             return 2
         try:
             for part in given.parts:
-                run_part(machine, records, part, given.budget)
+                run_part(machine, records, part, given.budget, given.jobs)
+            records.write_report()
         finally:
             machine.close()
     failed = sum(records.count(part, "failed") for part in given.parts)

@@ -8,7 +8,7 @@ namespace parity {
 namespace {
 
 const char kClusters[] = R"(
-.version 8.0
+.version 9.0
 .target sm_90
 .address_size 64
 .visible .entry plain(.param .u64 out) { ret; }

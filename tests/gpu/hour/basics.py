@@ -1,4 +1,4 @@
-"""Parts 1 to 3: the driver without gpupool, starting poold, and the same calls on the driver and through poold."""
+"""Parts 1 to 4: the driver without gpupool, starting poold, the same calls on the driver and through poold, and sessions that move."""
 import functools
 import importlib.metadata
 import json
@@ -143,3 +143,16 @@ def parity(machine):
             yield f"{name}_{way}", functools.partial(compare_calls, machine, way, cases_of, **{variable: str(path)})
         for case in cases:
             yield f"e2e_{case}_{way}", functools.partial(compare_calls, machine, way, case, program="e2e_scenarios_test")
+
+
+# --- 4. Sessions that are resumed, moved and suspended ---
+
+SESSION_PROGRAMS = ("migration", "suspension", "interprocess", "checkpoint", "resume")
+
+
+def sessions(machine):
+    for name in SESSION_PROGRAMS[:1] if machine.quick else SESSION_PROGRAMS:
+        program = f"e2e_{name}_test"
+        cases = test_names(machine, f"tests/{program}")
+        for case in cases[:1] if machine.quick else cases:
+            yield f"{name}: {case}", functools.partial(compare_calls, machine, "tcp", case.replace(",", "\\,"), program=program)

@@ -1,4 +1,4 @@
-"""Parts 4 to 7: copies, frameworks' workloads, memory, and programs that share the GPU."""
+"""Parts 5 to 8: copies, frameworks' workloads, memory, and programs that share the GPU."""
 import functools
 import json
 import os
@@ -26,7 +26,7 @@ def on(machine, pool, way, **more):
     return machine.bare(**more) if way == "bare" else machine.pooled(pool, way, **more)
 
 
-# --- 4. Copies ---
+# --- 5. Copies ---
 
 def copy(machine, pool, way, kind, size):
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -57,7 +57,7 @@ def copies(machine):
                 yield f"{scenario}_{way}", functools.partial(app, machine, pool, way, scenario)
 
 
-# --- 5. Frameworks ---
+# --- 6. Frameworks ---
 
 def workload(machine, pool, name, seconds):
     environments = {**comparison.environments_of(pool, machine.tree), "bare": machine.bare()}
@@ -114,7 +114,7 @@ def workloads(machine, seconds=150):
             yield f"accounting_off_{name}", functools.partial(one_way, machine, pool, name, seconds)
 
 
-# --- 6. Memory ---
+# --- 7. Memory ---
 
 def helper(machine, *words):
     return [sys.executable, PROGRAMS, *words]
@@ -170,7 +170,7 @@ def memory(machine):
         yield "worker", functools.partial(worker_memory, machine, pool)
 
 
-# --- 7. Sharing ---
+# --- 8. Sharing ---
 
 def sharing_part(machine, part):
     with tempfile.TemporaryDirectory(prefix="gpupool-") as folder:

@@ -19,13 +19,14 @@ SOFTGPU_MEMORY = "256MiB"
 
 
 class Machine:
-    def __init__(self, tree, device, quick, records, probe=None):
+    def __init__(self, tree, device, quick, records, probe=None, options=()):
         self.tree = tree
         self.device = device
         self.quick = quick
         self.records = records
         self.probe = probe or tree / "tests" / "probe"
         self.instance = f"hour-{os.getpid()}"
+        self.options = list(options)  # options of every poold
         self.facts = {}
         self.deadline = float("inf")  # end of the part (monotonic clock): limits all programs
 
@@ -70,7 +71,7 @@ class Machine:
         """Returns a context manager that runs poold. `more`: its environment; `user`: the user that it runs as."""
         tree = tree or self.tree
         user = more.pop("user", None)
-        return pools.Pool(tree / "bin", tree / "lib" / "client", self.device, {**self.settings(), **more}, options, user)
+        return pools.Pool(tree / "bin", tree / "lib" / "client", self.device, {**self.settings(), **more}, [*self.options, *options], user)
 
     def run(self, command, environment, seconds):
         """Returns the program's standard output. Raises Failure if it fails or exceeds the limit; then also kills its child processes."""

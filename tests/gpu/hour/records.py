@@ -1,8 +1,9 @@
 """The results of the steps: results.jsonl with a line for each finished step, and the report made from it."""
 import json
+import threading
 import time
 
-PARTS = ("probe", "starts", "parity", "copies", "workloads", "memory", "sharing")
+PARTS = ("probe", "starts", "parity", "sessions", "copies", "workloads", "memory", "sharing")
 FINAL = ("ok", "failed", "skipped")  # steps with these states are not repeated; "not begun" is repeated
 
 
@@ -29,6 +30,7 @@ class Records:
         self.folder = folder
         self.device = device
         self.steps = {}
+        self.lock = threading.RLock()  # steps may run in several threads
         self.file = folder / "results.jsonl"
         text = self.file.read_text() if self.file.exists() else ""
         if text and not text.endswith("\n"):  # an earlier run was killed while it wrote
@@ -52,9 +54,10 @@ class Records:
                   "at": time.strftime("%Y-%m-%dT%H:%M:%S"), "seen": seen or {}}
         if why:
             record["why"] = why
-        self.steps[part, step] = record
-        with self.file.open("a") as lines:
-            lines.write(json.dumps(record) + "\n")
+        with self.lock:
+            self.steps[part, step] = record
+            with self.file.open("a") as lines:
+                lines.write(json.dumps(record) + "\n")
         print(f"{part}/{step}: {status}" + (f": {why.splitlines()[0]}" if why else "") +
               (f" ({in_words(seen)})" if seen else ""), flush=True)
 
@@ -70,8 +73,9 @@ class Records:
         return sum(record["status"] == status for record in self.of(part))
 
     def write_report(self):
-        (self.folder / "report.json").write_text(json.dumps({part: self.of(part) for part in PARTS}, indent=1))
-        (self.folder / "report.md").write_text(report(self))
+        with self.lock:
+            (self.folder / "report.json").write_text(json.dumps({part: self.of(part) for part in PARTS}, indent=1))
+            (self.folder / "report.md").write_text(report(self))
 
 
 def in_words(value):
