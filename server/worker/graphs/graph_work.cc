@@ -110,12 +110,38 @@ std::optional<CUresult> NodeWork::read_kernel(Session& session, wire::Reader bod
     cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     cooperative.value.cooperative = 1;
     attributes.push_back(cooperative);
+    return pass_parameters_singly(session);
   }
   return CUDA_SUCCESS;
 #else
   return CUDA_ERROR_NOT_SUPPORTED;
 #endif
 }
+
+#if CUDA_VERSION >= 12000
+// NVIDIA's driver (580) refuses to instantiate a graph with a cooperative node that names a CUkernel and has
+// packed parameters. It takes a function with a pointer to each parameter.
+CUresult NodeWork::pass_parameters_singly(Session& session) {
+#if CUDA_VERSION >= 12040
+  const DeviceApi& api = session.api;
+  if (!api.cuFuncGetParamInfo || (kernel.kern && !api.cuKernelGetFunction)) return CUDA_SUCCESS;
+  if (kernel.kern) {
+    if (const CUresult result = api.cuKernelGetFunction(&kernel.func, kernel.kern); result != CUDA_SUCCESS)
+      return result;
+    kernel.kern = nullptr;
+    kernel.ctx = nullptr;
+  }
+  size_t offset = 0, size = 0;
+  for (size_t i = 0; api.cuFuncGetParamInfo(kernel.func, i, &offset, &size) == CUDA_SUCCESS; ++i) {
+    if (size > parameter_bytes_ || offset > parameter_bytes_ - size) return CUDA_ERROR_INVALID_VALUE;
+    single_parameters_.push_back(parameters_.data() + offset);
+  }
+  kernel.kernelParams = single_parameters_.empty() ? nullptr : single_parameters_.data();
+  kernel.extra = nullptr;
+#endif
+  return CUDA_SUCCESS;
+}
+#endif
 
 std::optional<CUresult> NodeWork::read_fill(Session& session, wire::Reader body) {
   const auto asked = body.get<wire::GraphFill>();

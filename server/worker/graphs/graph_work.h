@@ -48,6 +48,9 @@ struct NodeWork {
 
  private:
   std::optional<CUresult> read_kernel(Session& session, wire::Reader body);
+#if CUDA_VERSION >= 12000
+  CUresult pass_parameters_singly(Session& session);
+#endif
   std::optional<CUresult> read_fill(Session& session, wire::Reader body);
   std::optional<CUresult> read_copy(Session& session, wire::Reader body);
   std::optional<CUresult> read_operations(Session& session, wire::Reader body);
@@ -56,6 +59,7 @@ struct NodeWork {
   std::vector<std::byte> parameters_;
   size_t parameter_bytes_ = 0;
   std::array<void*, 5> extra_{};
+  std::vector<void*> single_parameters_;
 };
 
 }  // namespace gpupool::worker
