@@ -111,11 +111,13 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
 
 // A free to a pool is work in its stream although nothing is sent. In the legacy stream it must be ordered
 // behind the blocking streams' work and before their next work; in a blocking stream, behind the legacy
-// stream's work. An event in the stream achieves that.
+// stream's work. On NVIDIA's driver an event recorded in an idle blocking stream is not known to wait for the
+// legacy stream, but cuStreamWaitEvent is: so the stream waits for an event of the legacy stream.
 void order_free(Context& context, CUstream stream) {
   const bool legacy = cuda::handle_bits(stream) <= 1;
   if (legacy ? context.blocking_streams.load(std::memory_order_relaxed)
              : is_blocking(cuda::handle_bits(stream))) {
+    (void)order_after(context, stream, context, nullptr);
     (void)record_marker_event(context, stream);
   }
 }
