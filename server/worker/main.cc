@@ -196,8 +196,6 @@ int run(const Arguments& arguments) {
     if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered)
       return fail_to_start(entered.error().message);
   }
-  // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
-  if (!set_environment("CUDA_DEVICE_MAX_CONNECTIONS", "32", false)) return fail_to_start("out of memory");
   // The client implements this variable: a blocking launch would keep the executor from commands that let the
   // launch complete.
   ::unsetenv("CUDA_LAUNCH_BLOCKING");  // NOLINT(concurrency-mt-unsafe): the process has one thread yet
