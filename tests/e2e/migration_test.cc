@@ -18,6 +18,7 @@ namespace {
 const std::vector<std::string> kMigrates{"--resume-timeout", "60", "--peers", "127.0.0.0/8"};
 
 constexpr unsigned kShare = kSanitized ? 5 : 1;  // of the rounds
+constexpr const char* kUntilEnd = "1000000";     // rounds
 
 // Two servers, and a program that starts on the first one. Its commands do not use shared memory, whose
 // pinned memory cannot migrate.
@@ -66,36 +67,50 @@ struct Move {
 
 }  // namespace
 
-TEST_CASE("a program counts right while its session moves") {
-  Move move({"counting", std::to_string(1000 / kShare), "40000"});
-  for (unsigned times = 0; times < 8 / kShare + 1; ++times) move.move();
-  move.expect_success("counted to");
-}
-
-TEST_CASE("large copies go on after a move") {
-  Move move({"counting", std::to_string(60 / kShare), std::to_string(4 << 20)}, kMigrates, kMigrates,
-            {{"GPUPOOL_BULK_CONNECTIONS", "2"}});
-  for (unsigned times = 0; times < 5 / kShare + 1; ++times) move.move();
-  move.expect_success("counted to");
-}
-
-TEST_CASE("objects of every kind are the same after a move") {
-  Move move({"all_kinds", std::to_string(200 / kShare), "5"});
-  for (unsigned times = 0; times < 6 / kShare + 1; ++times) move.move();
-  move.expect_success("all kinds are unchanged");
-}
-
+// Programs run until the file exists, however fast the device is.
 struct EndFile {
+  void end_program() const { std::ofstream(end) << "end"; }
   const TemporaryFolder folder;
   const std::string end = folder.path() / "end";
 };
+
+// The scenario `counting`, until expect_right_count().
+struct CountingMove : EndFile, Move {
+  explicit CountingMove(unsigned bytes = 40'000, const std::vector<std::string>& first = kMigrates,
+                        const std::vector<std::string>& second = kMigrates, Environment environment = {})
+      : Move({"counting", kUntilEnd, std::to_string(bytes), end}, first, second, std::move(environment)) {}
+  void expect_right_count() {
+    end_program();
+    expect_success("counted to");
+  }
+};
+
+TEST_CASE("a program counts right while its session moves") {
+  CountingMove move;
+  for (unsigned times = 0; times < 8 / kShare + 1; ++times) move.move();
+  move.expect_right_count();
+}
+
+TEST_CASE("large copies go on after a move") {
+  CountingMove move(4 << 20, kMigrates, kMigrates, {{"GPUPOOL_BULK_CONNECTIONS", "2"}});
+  for (unsigned times = 0; times < 5 / kShare + 1; ++times) move.move();
+  move.expect_right_count();
+}
+
+TEST_CASE("objects of every kind are the same after a move") {
+  const EndFile file;
+  Move move({"all_kinds", kUntilEnd, "5", file.end});
+  for (unsigned times = 0; times < 6 / kShare + 1; ++times) move.move();
+  file.end_program();
+  move.expect_success("all kinds are unchanged");
+}
 
 // The scenario `changing` between two servers, until this object ends it.
 struct ChangingMove : EndFile, Move {
   explicit ChangingMove(unsigned mebibytes, const Environment& servers = {})
       : Move({"changing", end, std::to_string(mebibytes)}, kMigrates, kMigrates, {}, servers) {}
   void expect_nothing_lost() {
-    std::ofstream(end) << "end";
+    end_program();
     expect_success("nothing is lost");
   }
   // The values of this key in the lines that end a migration's rounds at the source.
@@ -116,7 +131,7 @@ TEST_CASE("arrays, textures and surfaces are the same after a move") {
   const EndFile file;
   Move move({"arrays_until", file.end});
   for (unsigned times = 0; times < 5 / kShare + 1; ++times) move.move();
-  std::ofstream(file.end) << "end";
+  file.end_program();
   move.expect_success("nothing is lost");
 }
 
@@ -168,7 +183,7 @@ TEST_CASE("the session of a program that calls nothing moves") {
 }
 
 TEST_CASE("a session moves to another worker of the same server") {
-  Move move({"counting", std::to_string(1000 / kShare), "40000"});
+  CountingMove move;
   const Json before = sessions_of(move.pools[0]);
   const Json reply = move.ask(".");
   INFO(reply.dump());
@@ -179,17 +194,17 @@ TEST_CASE("a session moves to another worker of the same server") {
   CHECK(after[0]["worker_pid"] != before[0]["worker_pid"]);
   CHECK(after[0]["state"] == "running");
   CHECK(sessions_of(move.pools[1]).empty());
-  move.expect_success("counted to");
+  move.expect_right_count();
 }
 
 TEST_CASE("memory of a session is free again on the server that it has left") {
-  Move move({"counting", std::to_string(1000 / kShare), "40000"});
+  CountingMove move;
   const uint64_t used = sessions_of(move.pools[0])[0]["gpus"][0]["memory_used_bytes"].get<uint64_t>();
   move.move();
   const auto now = [&](size_t server) { return free_bytes(move.pools[server]); };
   CHECK(eventually([&] { return now(0) > now(1); }));
   CHECK(sessions_of(move.pools[1])[0]["gpus"][0]["memory_used_bytes"].get<uint64_t>() == used);
-  move.expect_success("counted to");
+  move.expect_right_count();
 }
 
 TEST_CASE("a session that cannot move goes on, and pool-admin says why") {
@@ -205,19 +220,19 @@ TEST_CASE("a session that cannot move goes on, and pool-admin says why") {
       {"can migrate", no_resume, kMigrates},
   };
   for (const Case& one : cases) {
-    Move move({"counting", std::to_string(200 / kShare), "40000"}, one.first, one.second);
+    CountingMove move(40'000, one.first, one.second);
     const Json reply = move.ask();
     INFO(reply.dump() << ", expected: " << one.reason);
     CHECK(reply["migrated"] == false);
     CHECK(reply["reason"].get<std::string>().find(one.reason) != std::string::npos);
     CHECK(eventually([&] { return sessions_of(move.pools[1]).empty(); }));
-    move.expect_success("counted to");
+    move.expect_right_count();
   }
 }
 
 TEST_CASE("a session does not move to a server whose GPU differs, or that is not there") {
   Pool other({{"SOFTGPU_COMPUTE_CAPABILITY", "8.0"}}, kMigrates);
-  Move move({"counting", std::to_string(400 / kShare), "40000"});
+  CountingMove move;
   for (const auto& [to, reason] : {std::pair{other.poold().endpoint().text(), "attribute"},
                                    {std::string("tcp://127.0.0.1:1"), "tcp://127.0.0.1:1"},
                                    {std::string("tls://127.0.0.1:1"), "tcp:// addresses"}}) {
@@ -226,17 +241,16 @@ TEST_CASE("a session does not move to a server whose GPU differs, or that is not
     CHECK(reply["migrated"] == false);
     CHECK(reply["reason"].get<std::string>().find(reason) != std::string::npos);
   }
-  move.expect_success("counted to");
+  move.expect_right_count();
 }
 
 TEST_CASE("pinned memory that the server maps does not move") {
-  Move move({"counting", std::to_string(1000 / kShare), "40000"}, kMigrates, kMigrates,
-            {{"GPUPOOL_SHM", "1"}, {"GPUPOOL_TRANSPORT", "auto"}});
+  CountingMove move(40'000, kMigrates, kMigrates, {{"GPUPOOL_SHM", "1"}, {"GPUPOOL_TRANSPORT", "auto"}});
   const Json reply = move.ask();
   INFO(reply.dump());
   CHECK(reply["migrated"] == false);
   CHECK(reply["reason"].get<std::string>().find("pinned memory that the server maps") != std::string::npos);
-  move.expect_success("counted to");
+  move.expect_right_count();
 }
 
 // The target dies at any time of the migration: the session stays whole on its source.
@@ -257,11 +271,13 @@ TEST_CASE("a target that dies costs nothing") {
 TEST_CASE("a session moves although its connection is cut") {
   Pool first({}, kMigrates), second({}, kMigrates);
   CuttingProxy proxy(first.poold().endpoint(), 20'000, 1);
-  Process app({driver_app(), "counting", std::to_string(400 / kShare), "4000"},
+  const EndFile file;
+  Process app({driver_app(), "counting", kUntilEnd, "4000", file.end},
               first.through({{"GPUPOOL", proxy.endpoint().text()}, {"GPUPOOL_SHM", "0"}}));
   REQUIRE(app.await_output("working"));
   const auto asked = pool_admin(first, {"migrate", "1", "--to", second.poold().endpoint().text()});
   INFO(asked.output);
   CHECK(Json::parse(asked.output)["migrated"] == true);
+  file.end_program();
   expect_success(app, "counted to");
 }
