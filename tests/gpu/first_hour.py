@@ -15,6 +15,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -50,7 +51,7 @@ def run_step(machine, records, part, name, step):
     records.write_report()
 
 
-def run_part(machine, records, part, budget, jobs=1):
+def run_part(machine, records, part, budget, jobs=1, chosen=re.compile("")):
     stop = time.monotonic() + budget
     machine.deadline = stop + GRACE
     steps = STEPS[part](machine)
@@ -62,7 +63,7 @@ def run_part(machine, records, part, budget, jobs=1):
             run_step(machine, records, part, name, step)
 
     try:
-        wanted = ((name, step) for name, step in steps if not records.has(part, name))
+        wanted = ((name, step) for name, step in steps if chosen.search(name) and not records.has(part, name))
         if jobs > 1 and part in INDEPENDENT:
             with concurrent.futures.ThreadPoolExecutor(jobs) as runners:
                 for name, step in wanted:
@@ -87,6 +88,7 @@ def parse():
     parser.add_argument("--budget", type=int, default=540, help="seconds after which a part begins no further step [540]")
     parser.add_argument("--probe-limit", type=float, default=basics.PROBE_SECONDS, help="seconds for one probe")
     parser.add_argument("--jobs", type=int, default=1, help=f"steps at a time of {', '.join(INDEPENDENT)}; their times are then not to be used [1]")
+    parser.add_argument("--steps", type=re.compile, default="", help="regular expression: only steps whose names contain it")
     parser.add_argument("--poold-option", action="append", default=[], help="option for each poold that this script starts; may be repeated")
     parser.add_argument("--again", action="store_true", help="forget what the folder has of these parts")
     parser.add_argument("--quick", action="store_true", help="few steps of small sizes: does it work at all?")
@@ -119,7 +121,7 @@ def main():
             return 2
         try:
             for part in given.parts:
-                run_part(machine, records, part, given.budget, given.jobs)
+                run_part(machine, records, part, given.budget, given.jobs, given.steps)
             records.write_report()
         finally:
             machine.close()

@@ -293,7 +293,7 @@ class Images:
 
     def __getitem__(self, index):
         import torch
-        return torch.full((3, self.side, self.side), index, dtype=torch.uint8), index
+        return torch.full((3, self.side, self.side), index % 256, dtype=torch.uint8), index
 
 
 @workload

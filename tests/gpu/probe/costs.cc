@@ -54,6 +54,25 @@ double wake_up(unsigned flags, CUstream stream, const Word& word, uint32_t round
   return microseconds(stored, woken);
 }
 
+// Creates a context after an address range was reserved, as a worker does for its session.
+void make_context_behind_range(size_t bytes) {
+  CHECK(cuInit(0));
+  CUdeviceptr range = 0;
+  if (bytes != 0) see("reserve", name_of(cuMemAddressReserve(&range, bytes, 0, 0x200000000000, 0)));
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  CHECK(cuDeviceGet(&device, 0));
+  step("cuDevicePrimaryCtxRetain");
+  see("create_us", time_of([&] { CHECK(cuDevicePrimaryCtxRetain(&context, device)); }));
+  CHECK(cuCtxSetCurrent(context));
+  CUdeviceptr memory = 0;
+  see("first_memory_us", time_of([&] { CHECK(cuMemAlloc(&memory, kMiB)); }));
+  see("destroy_us", time_of([&] { CHECK(cuDevicePrimaryCtxRelease(device)); }));
+}
+
+Probe behind_no_range("context_behind_no_range", [] { make_context_behind_range(0); });
+Probe behind_1_tib("context_behind_1_TiB", [] { make_context_behind_range(kTiB); });
+Probe behind_16_tib("context_behind_16_TiB", [] { make_context_behind_range(16 * kTiB); });
 Probe contexts_8("context_8", [] { make_contexts("8"); });
 Probe contexts_32("context_32", [] { make_contexts("32"); });
 

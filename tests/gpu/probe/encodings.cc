@@ -200,3 +200,57 @@ PROBE(grid_of_no_blocks) {
   if (instantiated == CUDA_SUCCESS)
     see("set_size", name_of(cuGraphExecKernelNodeSetParams(executable, added, &node)));
 }
+
+// gpupool passes the parameters of a node packed, and names a CUkernel and a context.
+PROBE(cooperative_nodes) {
+  const Device device;
+  const Kernels kernels;
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CHECK(cuLibraryLoadData(&library, kKernels, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CHECK(cuLibraryGetKernel(&kernel, library, "nothing"));
+  CUdeviceptr data = 0;
+  size_t bytes = sizeof data;
+  void* singly[] = {&data};
+  void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &data, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                    CU_LAUNCH_PARAM_END};
+  for (const bool by_kernel : {false, true}) {
+    for (const bool is_packed : {false, true}) {
+      CUDA_KERNEL_NODE_PARAMS node{};
+      if (by_kernel) {
+        node.kern = kernel;
+        node.ctx = device.context;
+      } else {
+        node.func = kernels.function("nothing");
+      }
+      node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1;
+      node.kernelParams = is_packed ? nullptr : singly;
+      node.extra = is_packed ? packed : nullptr;
+      CUgraph graph = nullptr;
+      CUgraphNode added = nullptr;
+      CUgraphExec executable = nullptr;
+      CUkernelNodeAttrValue cooperative{};
+      cooperative.cooperative = 1;
+      Object results;
+      CHECK(cuGraphCreate(&graph, 0));
+      results.add("add", name_of(cuGraphAddKernelNode(&added, graph, nullptr, 0, &node)));
+      results.add("set_attribute", name_of(cuGraphKernelNodeSetAttribute(
+                                       added, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative)));
+      const CUresult instantiated = cuGraphInstantiate(&executable, graph, 0);
+      results.add("instantiate", name_of(instantiated));
+      if (instantiated == CUDA_SUCCESS) results.add("launch", name_of(cuGraphLaunch(executable, nullptr)));
+      results.add("synchronise", name_of(cuCtxSynchronize()));
+      see(std::string(by_kernel ? "kernel" : "function") + (is_packed ? "_packed" : "_singly"), results);
+    }
+  }
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  attribute.value.cooperative = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  see("launch_packed", name_of(cuLaunchKernelEx(&config, kernels.function("nothing"), nullptr, packed)));
+  see("synchronise", name_of(cuCtxSynchronize()));
+}

@@ -1,0 +1,88 @@
+// What the legacy stream orders: which kinds of work in a blocking stream wait for earlier work of the legacy
+// stream, and the other way round.
+#include "probe.h"
+
+using namespace probe;
+
+namespace {
+
+constexpr milliseconds kPatience{150};  // work that was not held up is done long before
+
+struct Kind {
+  const char* name;
+  // Gives the stream work; `completed` is an event that is complete.
+  std::function<void(CUstream stream, CUevent completed, const Kernels& kernels, const Word& word)> give;
+};
+const Kind kKinds[] = {
+    {"event_record", [](CUstream, CUevent, const Kernels&, const Word&) {}},
+    {"wait_event", [](CUstream stream, CUevent completed, const Kernels&,
+                      const Word&) { CHECK(cuStreamWaitEvent(stream, completed, 0)); }},
+    {"write_value",
+     [](CUstream stream, CUevent, const Kernels&, const Word& word) {
+       CHECK(cuStreamWriteValue32(stream, word.device, 7, CU_STREAM_WRITE_VALUE_DEFAULT));
+     }},
+    {"host_function",
+     [](CUstream stream, CUevent, const Kernels&, const Word&) {
+       CHECK(cuLaunchHostFunc(
+           stream, [](void*) {}, nullptr));
+     }},
+    {"memset", [](CUstream stream, CUevent, const Kernels&,
+                  const Word& word) { CHECK(cuMemsetD8Async(word.device, 1, 4, stream)); }},
+    {"kernel",
+     [](CUstream stream, CUevent, const Kernels& kernels, const Word&) {
+       CUdeviceptr data = 0;
+       void* parameters[] = {&data};
+       CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+     }},
+};
+
+// Holds `first` with a value, then gives `second` work and an event. Returns whether the event waits.
+bool waits(const Kind& kind, CUstream first, CUstream second, const Kernels& kernels) {
+  const Word held, word;
+  CUevent completed = nullptr, event = nullptr;
+  CHECK(cuEventCreate(&completed, CU_EVENT_DISABLE_TIMING));
+  CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CHECK(cuEventRecord(completed, second));
+  CHECK(cuCtxSynchronize());
+  CHECK(cuStreamWaitValue32(first, held.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  CUdeviceptr data = 0;
+  void* parameters[] = {&data};
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, first, parameters, nullptr));
+  kind.give(second, completed, kernels, word);
+  CHECK(cuEventRecord(event, second));
+  const bool done = eventually([&] { return cuEventQuery(event) == CUDA_SUCCESS; }, kPatience);
+  held.store(1);
+  CHECK(cuCtxSynchronize());
+  return !done;
+}
+
+}  // namespace
+
+PROBE(legacy_stream_order) {
+  const Device device;
+  const Kernels kernels;
+  CUstream blocking = nullptr;
+  CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  CUdeviceptr data = 0;
+  void* parameters[] = {&data};
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  CHECK(cuCtxSynchronize());
+  Object behind_legacy, behind_blocking;
+  for (const Kind& kind : kKinds) {
+    step(kind.name);
+    behind_legacy.add(kind.name, waits(kind, nullptr, blocking, kernels));
+    behind_blocking.add(kind.name, waits(kind, blocking, nullptr, kernels));
+  }
+  see("in_a_blocking_stream_waits_for_the_legacy_stream", behind_legacy);
+  see("in_the_legacy_stream_waits_for_a_blocking_stream", behind_blocking);
+  // Without any work in the blocking stream.
+  step("synchronise an idle blocking stream");
+  const Word held;
+  CHECK(cuStreamWaitValue32(nullptr, held.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  Caller caller(device.context);
+  caller.begin([blocking] { return cuStreamSynchronize(blocking); });
+  see("synchronise_of_an_idle_blocking_stream_waits", !caller.wait(kPatience).has_value());
+  held.store(1);
+  CHECK(cuCtxSynchronize());
+}
