@@ -105,6 +105,7 @@ int start_daemon(const ServerOptions& options, const std::vector<std::string>& a
                                                  .device = *device,
                                                  .user = options.worker_users,
                                                  .sandbox = options.sandbox,
+                                                 .idle_context = options.idle_contexts,
                                                  .tls = listens_with_tls(options),
                                                  .rdma = options.rdma,
                                                  .log_level = options.log_level},

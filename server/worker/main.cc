@@ -30,6 +30,7 @@
 #include "server/handover/handover.h"
 #include "server/worker/device/device_description.h"
 #include "server/worker/device/device_library.h"
+#include "server/worker/device/idle_context.h"
 #include "server/worker/memory/memory_use.h"
 #include "server/worker/sandbox/sandbox.h"
 #include "server/worker/serve.h"
@@ -51,6 +52,7 @@ struct Arguments {
   bool tls = false;
   std::string user;
   bool own_user = false;
+  bool idle_context = false;
   bool sandbox = true;
   sandbox::Calls other_calls = sandbox::Calls::refuse;
   std::string cache_folders;
@@ -88,6 +90,9 @@ bool parse_arguments(int count, char** words, Arguments& out) {
       good = value == "yes" || value == "no";
     } else if (name == "--own-user") {
       out.own_user = value == "yes";
+      good = value == "yes" || value == "no";
+    } else if (name == "--idle-context") {
+      out.idle_context = value == "yes";
       good = value == "yes" || value == "no";
     } else if (name == "--sandbox") {
       out.sandbox = value != "off";
@@ -225,6 +230,8 @@ int run(const Arguments& arguments) {
   // wait for.
   if (!told)
     std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
+  const IdleContext idle_context =
+      arguments.idle_context ? make_idle_context(**library, memory_use) : IdleContext{};
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
@@ -246,9 +253,9 @@ int run(const Arguments& arguments) {
     return server::kWorkerControlBroken;
   Control& control =
       *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process
-  return serve(
-      {**library, std::move(*devices), range, rdma, control, usage, std::move(groups), std::move(memory_use)},
-      *message);
+  return serve({**library, std::move(*devices), range, rdma, control, usage, std::move(groups),
+                std::move(memory_use), idle_context},
+               *message);
 }
 
 }  // namespace

@@ -174,6 +174,7 @@ void fill_in(SessionStart& start, Served& served, const server::packet::Session&
              const VisibleDevices& visible) {
   start.symbol = [&library = served.library](const char* name) { return library.symbol(name); };
   start.memory_use = std::move(served.memory_use);
+  start.idle_context = served.idle_context;
   start.visible = visible;
   for (const control::Device& device : served.devices) start.granularity.push_back(device.granularity());
   start.range_base = served.range.base;

@@ -23,6 +23,7 @@ struct Served {
   Usage usage;
   std::vector<quota::Groups> groups;
   std::function<MemoryUse(int device)> memory_use;
+  IdleContext idle_context;
 };
 
 // `message`: poold's message of kind `session`, with the client's socket. Returns the process's exit status.

@@ -78,6 +78,8 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          program.user.c_str(),
                          "--own-user",
                          program.own_user ? "yes" : "no",
+                         "--idle-context",
+                         program.idle_context ? "yes" : "no",
                          "--sandbox",
                          name_of(program.sandbox),
                          "--cache-folders",

@@ -26,6 +26,7 @@ struct WorkerProgram {
   std::string cache_folders;  // root of all tenants' folders for the NVIDIA driver's cache; empty: none
   uint64_t cache_bytes = 0;   // limit for the driver's cache in one folder
   std::string cgroup, cgroup_settings;  // for enter_cgroup(); empty: none
+  bool idle_context = false;            // make a context on the first GPU before there is a session
   bool tls = false;                     // tls connections may come
   bool rdma = true;  // RDMA is offered; the environment has its settings (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;

@@ -152,6 +152,8 @@ Outcome retain_primary_context(Session& session, Command& command) {
     if (result == CUDA_SUCCESS) ++known->retained;
     return result;
   }
+  IdleContext& idle = session.start.idle_context;
+  const uint64_t idle_bytes = idle.held() && body->device == kIdleContextDevice ? idle.bytes : 0;
   MemoryCharges::PendingContext pending(session.memory_charges, body->device);
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUresult result = session.memory.with_reclaimed(
@@ -159,7 +161,8 @@ Outcome retain_primary_context(Session& session, Command& command) {
   if (result != CUDA_SUCCESS) return result;
   GreenContext green = nullptr;
   if (session.start.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
-  if (result == CUDA_SUCCESS) result = pending.measure(object);
+  if (result == CUDA_SUCCESS) result = pending.measure(object, idle_bytes);
+  idle.release();
   if (result != CUDA_SUCCESS) {
     destroy_context_object(session, object, true, green);
     session.api.cuDevicePrimaryCtxRelease_v2(body->device);
@@ -222,6 +225,7 @@ Outcome create_context(Session& session, Command& command) {
   if (green_wanted) return create_green(session, body, description);
   if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(nullptr);
+  session.start.idle_context.release();
   MemoryCharges::PendingContext pending(session.memory_charges, body.device);
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;

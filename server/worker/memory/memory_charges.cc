@@ -13,17 +13,16 @@ constexpr uint64_t kRounding = 512;
 // Upper limit of a context's size: memory that other processes allocate meanwhile looks like the context's.
 constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
 
-// A process without a context on the device is not listed there, so it used nothing before. `freed`: by the
-// tenant's other sessions meanwhile, which would hide as much of the context.
-uint64_t growth(const MemoryUse& before, const MemoryUse& after, uint64_t freed) {
+}  // namespace
+
+// A process without a context on the device is not listed there, so it used nothing before.
+uint64_t context_growth(const MemoryUse& before, const MemoryUse& after, uint64_t freed) {
   if (after.process) return *after.process - std::min(*after.process, before.process.value_or(0));
   // Without a measurement before, all memory in use may be the context's.
   const uint64_t had = before.device.value_or(0), has = after.device.value_or(0);
   const uint64_t should_have = had - std::min(had, freed);
   return std::min(has - std::min(has, should_have), kMostOfContext);
 }
-
-}  // namespace
 
 MemoryCharges::PendingContext::PendingContext(MemoryCharges& all, int device) : all_(all), device_(device) {
   const uint64_t libraries = all.libraries();
@@ -44,10 +43,11 @@ MemoryCharges::PendingContext::~PendingContext() {
   all_.memory_.uncharge(device_, charged_);
 }
 
-CUresult MemoryCharges::PendingContext::measure(CUcontext made) {
+CUresult MemoryCharges::PendingContext::measure(CUcontext made, uint64_t earlier) {
   const MemoryUse after = all_.used_on(device_, by_context_ ? made : nullptr);
   const uint64_t others = all_.ledger_.used_by_others(device_);
-  const uint64_t taken = growth(before_, after, others_before_ - std::min(others_before_, others));
+  const uint64_t taken =
+      earlier + context_growth(before_, after, others_before_ - std::min(others_before_, others));
   if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) {
     all_.log_refusal(device_, taken);
     return result;

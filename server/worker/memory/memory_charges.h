@@ -32,8 +32,9 @@ class MemoryCharges {
     PendingContext(const PendingContext&) = delete;
     PendingContext& operator=(const PendingContext&) = delete;
     CUresult result() const { return result_; }  // OUT_OF_MEMORY: do not create the context
-    // Call after the context was created. OUT_OF_MEMORY: the context must be destroyed again.
-    CUresult measure(CUcontext made);
+    // Call after the context was created. `earlier`: bytes that it had taken before this object was made.
+    // OUT_OF_MEMORY: the context must be destroyed again.
+    CUresult measure(CUcontext made, uint64_t earlier = 0);
     void transfer_to(ContextState& context);
 
    private:

@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "protocol/compression/governor.h"
+#include "protocol/driver/cuda_header.h"
 #include "protocol/images/name.h"
 #include "protocol/transport/transport.h"
 #include "server/quota/partitions.h"
@@ -39,6 +41,22 @@ using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, std:
 struct MemoryUse {
   std::optional<uint64_t> process;  // by this process
   std::optional<uint64_t> device;   // by all processes
+};
+
+// Returns the memory that a context has taken between the two reports. `freed`: by the tenant's other
+// sessions meanwhile, which would hide as much of it.
+uint64_t context_growth(const MemoryUse& before, const MemoryUse& after, uint64_t freed);
+
+// The first device's primary context, which the worker has made while it was idle (device/idle_context.h).
+// The session releases it once it has a context of its own. Executor's thread.
+constexpr CUdevice kIdleContextDevice = 0;
+struct IdleContext {
+  bool held() const { return primary_release != nullptr; }
+  void release() {
+    if (const auto call = std::exchange(primary_release, nullptr)) call(kIdleContextDevice);
+  }
+  CUresult (*primary_release)(CUdevice) = nullptr;  // cuDevicePrimaryCtxRelease
+  uint64_t bytes = 0;                               // device memory that it takes
 };
 
 // The shared pages that hold the session's counters and its tenant's limits. Null in tests that need none.
@@ -82,6 +100,7 @@ struct SessionStart {
   SymbolLookup symbol;                                  // cuInit has been called successfully
   // memory_use.h; takes the library's device numbers; may be null
   std::function<MemoryUse(int device)> memory_use;
+  IdleContext idle_context;
   VisibleDevices visible;  // which of the library's devices the session sees
   // Device.granularity of the hello, by the library's numbers; 0: no virtual memory
   std::vector<uint64_t> granularity;
