@@ -23,7 +23,7 @@ spins only the last 50 us. This happens inside the call, and with the context's 
 device costs the waiting thread its wake-up. Costs are charged to the caller: the time that the device needs for a copy or a kernel does not change.
 
 The last column gives the source of the `h100` value. Few values were measured on an H100; "estimate" means that nothing was measured. All are to be measured
-on a GPU.
+on a GPU; [a report](gpu/h200-2026-11-27.md#what-the-driver-does) has what some calls took on an H200.
 
 | Cost | Unit | h100, us | What is charged | Source |
 | --- | --- | ---: | --- | --- |

@@ -16,7 +16,7 @@ that would hang or fail on a GPU fails in a test. The setting `SOFTGPU_RULES` ch
 rejects an unknown name with a list of the rules.
 
 The last column gives the source of the rule. "Believed" marks third-party reports and points that the documentation leaves open; these are to be checked
-on a GPU.
+on a GPU. "H200" precedes what [probes on an H200](gpu/h200-2026-11-27.md) saw.
 
 | Rule | Default | What softgpu does | Source |
 | --- | --- | --- | --- |
