@@ -1,8 +1,8 @@
 // One of a context's hardware queues: counts incomplete operations, and knows the stream of the last one.
 //
 // Streams share queues (Context::assign_queue). A full queue blocks the thread that enters an operation,
-// while that thread holds the context's lock. NVIDIA's driver is believed to hold its context's lock
-// likewise. So code that completes operations must not take the context's lock.
+// while that thread holds the context's lock; NVIDIA's driver, too, blocks calls of other threads then
+// (docs/softgpu-rules.md says which). So code that completes operations must not take the context's lock.
 #pragma once
 #include <atomic>
 #include <cstdint>
