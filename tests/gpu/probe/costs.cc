@@ -55,10 +55,10 @@ double wake_up(unsigned flags, CUstream stream, const Word& word, uint32_t round
 }
 
 // Creates a context after an address range was reserved, as a worker does for its session.
-void make_context_behind_range(size_t bytes) {
+void make_context_behind_range(size_t bytes, CUdeviceptr wished = 0x2000'0000'0000) {
   CHECK(cuInit(0));
   CUdeviceptr range = 0;
-  if (bytes != 0) see("reserve", name_of(cuMemAddressReserve(&range, bytes, 0, 0x200000000000, 0)));
+  if (bytes != 0) see("reserve", name_of(cuMemAddressReserve(&range, bytes, 0, wished, 0)));
   CUcontext context = nullptr;
   CUdevice device = 0;
   CHECK(cuDeviceGet(&device, 0));
@@ -72,7 +72,11 @@ void make_context_behind_range(size_t bytes) {
 
 Probe behind_no_range("context_behind_no_range", [] { make_context_behind_range(0); });
 Probe behind_1_tib("context_behind_1_TiB", [] { make_context_behind_range(kTiB); });
+Probe behind_4_tib("context_behind_4_TiB", [] { make_context_behind_range(4 * kTiB); });
 Probe behind_16_tib("context_behind_16_TiB", [] { make_context_behind_range(16 * kTiB); });
+Probe behind_low("context_behind_16_TiB_low", [] { make_context_behind_range(16 * kTiB, 0x1000'0000'0000); });
+Probe behind_high("context_behind_16_TiB_high",
+                  [] { make_context_behind_range(16 * kTiB, 0x6000'0000'0000); });
 Probe contexts_8("context_8", [] { make_contexts("8"); });
 Probe contexts_32("context_32", [] { make_contexts("32"); });
 
