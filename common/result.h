@@ -12,6 +12,7 @@ enum class ErrorCode {
   reset,        // the peer's system ended the connection: its process is gone, or something between resets it
   lost,         // timed out or unreachable, or ended in the middle of something
   refused,      // rejected by the peer; the message says why
+  suspended,    // rejected by the peer until what it has suspended is resumed
   malformed,    // the peer broke the protocol
   limit,        // a size or count above what this side accepts
   invalid,      // bad argument or configuration on this side

@@ -80,6 +80,26 @@ Result<std::unique_ptr<Session>> open_session(Settings& settings, const LeasedSe
   }
 }
 
+// Opens the session with server `index` of the lease or list. Waits, without limit, while the lease is
+// suspended. When it is resumed, it may be at another server.
+Result<std::unique_ptr<Session>> open_when_resumed(Settings& settings, LeasedServer server, size_t index) {
+  constexpr std::chrono::milliseconds kPause{500};
+  for (bool told = false;; told = true) {
+    auto session = open_session(settings, server);
+    // The lease has left the server, or is about to: pool-lease has yet to hear that the move is over.
+    if (!session && session.error().code == ErrorCode::refused && !server.next.empty())
+      session = open_session(settings, server.next.front());
+    if (session || session.error().code != ErrorCode::suspended) return session;
+    if (!told) {
+      log_warning("server %s: %s; the program waits until then", settings.server.c_str(),
+                  session.error().message.c_str());
+    }
+    std::this_thread::sleep_for(kPause);
+    const auto now = named_servers(process().servers);
+    if (now && index < now->size()) server = (*now)[index];
+  }
+}
+
 // Opens sessions with all servers, or none, because the user expects every listed GPU.
 bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sessions) {
   const auto servers = find_servers(text);
@@ -93,10 +113,7 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
   }
   Settings settings = settings_from_environment();
   for (const LeasedServer& server : *servers) {
-    auto session = open_session(settings, server);
-    // The lease has left the server, or is about to: pool-lease has yet to hear that the move is over.
-    if (!session && session.error().code == ErrorCode::refused && !server.next.empty())
-      session = open_session(settings, server.next.front());
+    auto session = open_when_resumed(settings, server, sessions.size());
     if (!session) {
       log_error("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
       return false;

@@ -113,7 +113,9 @@ void Reconnector::reconnect(const Error& why) {
     const auto passed = Clock::now() - start;
     refused = resumed.error().code == ErrorCode::reset && refused;
     const bool gone = refused && passed >= kGoneTime;
-    if (resumed.error().code == ErrorCode::refused || gone || passed >= terms_.timeout) {
+    const bool rejected =
+        resumed.error().code == ErrorCode::refused || resumed.error().code == ErrorCode::suspended;
+    if (rejected || gone || passed >= terms_.timeout) {
       return connection_.give_up({why.code, why.message + "; " + resumed.error().message});
     }
     if (!told && passed >= kSilentTime) {

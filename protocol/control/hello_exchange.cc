@@ -76,7 +76,8 @@ Result<HelloReply> receive_any_reply(transport::Connection& connection, transpor
 }
 
 Error refusal(const HelloReply& reply) {
-  return {ErrorCode::refused, "refused: " + reply.reason};
+  return {reply.status == Status::suspended ? ErrorCode::suspended : ErrorCode::refused,
+          "refused: " + reply.reason};
 }
 
 }  // namespace

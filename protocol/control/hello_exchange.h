@@ -7,7 +7,8 @@
 namespace gpupool::hello {
 
 // Sends the hello and waits for the reply. ErrorCode::refused, with the server's reason, if the server
-// rejects the connection. Texts in the reply are printable.
+// rejects the connection, or ErrorCode::suspended until it resumes a lease or session. Texts in the reply are
+// printable.
 Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello,
                             transport::Deadline deadline);
 // The same, but returns the replies of a server that rejects the connection only for now: status busy,

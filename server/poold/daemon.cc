@@ -34,7 +34,7 @@
 namespace gpupool::server {
 namespace {
 
-const std::string kLeaseSuspended = "the lease is suspended: start the program when it is resumed";
+const std::string kLeaseSuspended = "the lease is suspended until its scheduler resumes it";
 const std::string kAuditStalled = "the server cannot write its audit file";
 
 class Daemon {
@@ -244,7 +244,7 @@ class Daemon {
     client.lease = admitted->lease;
     client.credential.kind = Credential::Kind::lease;
     if (admitted->suspended && !client.resume && !client.monitor)
-      return refuse(std::move(client), {control::HelloReply::BUSY, kLeaseSuspended});
+      return refuse(std::move(client), {control::HelloReply::SUSPENDED, kLeaseSuspended});
     serve(std::move(client));
   }
 

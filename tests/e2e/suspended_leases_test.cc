@@ -86,6 +86,24 @@ TEST_CASE("a program goes on when an operator has suspended and resumed its leas
   CHECK(pool.is_idle());
 }
 
+TEST_CASE("a program that starts under a suspended lease waits until it is resumed") {
+  SuspendingPool pool;
+  const TemporaryFolder folder;
+  const std::string begin = folder.path() / "begin";
+  const std::string script =
+      "until [ -e " + begin + " ]; do sleep 0.1; done; exec " + driver_app() + " copies";
+  Process app(pool.command({"--compute", "20", "--memory", "48MiB"}, {"/bin/sh", "-c", script}), {});
+  REQUIRE(eventually([&] { return json_of(pool, {"leases"}).size() == 1; }, kLongPatience));
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  INFO(pool.pool_admin({"suspend", lease}));
+  REQUIRE(pool.await_in("suspended"));
+  std::ofstream(begin) << "begin";
+  REQUIRE(app.await_output("the program waits until then", kLongPatience));
+  INFO(pool.pool_admin({"resume", lease}));
+  expect_success(app, "copies: done");
+  CHECK(pool.is_idle());
+}
+
 TEST_CASE("a preempted program whose lease cannot be suspended ends with the reason") {
   SuspendingPool pool("1");  // MiB, less than the program has
   INFO(pool.pool_admin({"policy", "set", "preempt=suspend", "grace=1"}));
