@@ -70,6 +70,32 @@ void make_context_behind_range(size_t bytes, CUdeviceptr wished = 0x2000'0000'00
   see("destroy_us", time_of([&] { CHECK(cuDevicePrimaryCtxRelease(device)); }));
 }
 
+// The other way round, and with memory in the range.
+PROBE(range_behind_context) {
+  const Device device;
+  CUdeviceptr range = 0;
+  CUresult reserved = CUDA_ERROR_OUT_OF_MEMORY;
+  size_t bytes = 32 * kTiB;
+  while (reserved != CUDA_SUCCESS && bytes > kGiB)
+    reserved = cuMemAddressReserve(&range, bytes /= 2, 0, 0x2000'0000'0000, 0);
+  see("reserved_GiB", static_cast<double>(bytes / kGiB));
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle memory = 0;
+  CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  constexpr size_t kSize = 32 * kMiB;
+  see("create_us", time_of([&] { CHECK(cuMemCreate(&memory, kSize, &properties, 0)); }));
+  see("map_us", time_of([&] { CHECK(cuMemMap(range, kSize, 0, memory, 0)); }));
+  see("access_us", time_of([&] { CHECK(cuMemSetAccess(range, kSize, &access, 1)); }));
+  see("memset_us", time_of([&] {
+        CHECK(cuMemsetD8(range, 1, kSize));
+        CHECK(cuCtxSynchronize());
+      }));
+  CUcontext second = nullptr;
+  see("second_context_us", time_of([&] { CHECK(cuCtxCreate(&second, nullptr, 0, 0)); }));
+}
+
 Probe behind_no_range("context_behind_no_range", [] { make_context_behind_range(0); });
 Probe behind_1_tib("context_behind_1_TiB", [] { make_context_behind_range(kTiB); });
 Probe behind_4_tib("context_behind_4_TiB", [] { make_context_behind_range(4 * kTiB); });
