@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "protocol/calls/device_address.h"
-#include "protocol/calls/parameter.h"
+#include "protocol/calls/pointer_parameter.h"
 
 namespace gpupool::cuda {
 

@@ -32,9 +32,14 @@ template <Kind K>
 struct destroyed_handle {};  // the handle of an object that this call destroys
 struct device {};            // CUdevice: numbered differently on the two sides (CUDA_VISIBLE_DEVICES)
 struct stream {};            // CUstream: a handle or one of CUDA's special streams
-struct in {};                // const T*: one T, may be null
-struct out {};               // T*: one T that the call writes, may be null
-struct in_out {};            // T*: one T, read and written
+
+// Pointers to memory of the program. The client and the worker reject null with CUDA_ERROR_INVALID_VALUE,
+// because NVIDIA's driver crashes in some calls with null; arrays may be null if they have no items.
+struct in {};           // const T*: one T
+struct in_or_null {};   // const T*: one T, or null
+struct out {};          // T*: one T that the call writes
+struct out_or_null {};  // T*: as out, or null
+struct in_out {};       // T*: one T, read and written
 template <size_t N>
 struct in_array {};  // const T*: as many T as parameter N (from 0) says
 template <size_t N, size_t K>
@@ -42,10 +47,11 @@ struct in_array_less {};  // const T*: K fewer T than parameter N says
 template <size_t N>
 struct out_array {};  // T*: as many T as parameter N says, written by the call
 template <size_t N>
-struct out_text {};      // char*: buffer of parameter N bytes, NUL-terminated by the call
-struct c_string {};      // const char*, may be null
-struct address {};       // void*: a device address, which the call does not access
-struct launch_shape {};  // const CUlaunchConfig*: its shape and cluster attributes, without its stream
+struct out_text {};  // char*: buffer of parameter N bytes, NUL-terminated by the call
+struct c_string {};  // const char*, may be null
+struct address {};   // void*: a device address, which the call does not access
+struct launch_shape {
+};  // const CUlaunchConfig*: its shape and cluster attributes, without its stream; not null
 
 // CUdeviceptr. Each role says which bytes the call accesses. The worker rejects the call with
 // CUDA_ERROR_INVALID_VALUE unless they are the session's own: its device memory or a variable of its modules.

@@ -120,6 +120,7 @@ CUresult enable_peer(CUcontext peer, unsigned flags) {
 }
 
 CUresult disable_peer(CUcontext peer) {
+  if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   const CUresult result = REAL(cuCtxDisablePeerAccess)(peer);
   ContextState* const accessed = find_session_context(peer);
   ContextState* const accessing = t_session->contexts.current();

@@ -146,7 +146,7 @@ void note(A argument) {
   } else if constexpr (!std::is_pointer_v<A> || std::is_same_v<Role, role::address> || kIsHandle<Role, A> ||
                        std::is_same_v<Role, role::stream>) {
     seen.emplace_back(reinterpret_cast<const char*>(&argument), sizeof argument);
-  } else if constexpr (std::is_same_v<Role, role::in>) {
+  } else if constexpr (std::is_same_v<Role, role::in> || std::is_same_v<Role, role::in_or_null>) {
     seen.emplace_back(reinterpret_cast<const char*>(argument), sizeof *argument);
   } else if constexpr (kIsInArray<Role>) {
     seen.emplace_back(reinterpret_cast<const char*>(argument), (kItems - kLess<Role>)*sizeof *argument);
@@ -163,6 +163,59 @@ struct Recorder<CUresult (*)(A...), Roles...> {
   static CUresult call(A... arguments) {
     (note<Roles, A>(arguments), ...);
     return CUDA_SUCCESS;
+  }
+};
+
+// Pointers to memory of the program, which may be null or not. Sample arrays have items.
+template <class Role, class A>
+constexpr bool kIsPointer =
+    std::is_pointer_v<A> && !kIsHandle<Role, A> && !std::is_same_v<Role, role::stream> &&
+    !std::is_same_v<Role, role::address> && !std::is_same_v<Role, role::c_string>;
+template <class Role>
+constexpr bool kMayBeNull = std::is_same_v<Role, role::in_or_null> || std::is_same_v<Role, role::out_or_null>;
+
+// Passes null for one pointer after the other.
+template <class Function, class... Roles>
+struct CheckNull;
+template <class... A, class... Roles>
+struct CheckNull<CUresult (*)(A...), Roles...> {
+  using Row = cuda::Row<CUresult (*)(A...), Roles...>;
+  static inline int calls = 0;
+  static CUresult call(A...) {
+    ++calls;
+    return CUDA_SUCCESS;
+  }
+  template <size_t I>
+  static void check(typename Row::Args args, bool may_be_null) {
+    INFO("parameter " << I);
+    std::get<I>(args) = nullptr;
+    Ends ends;
+    wire::Buffer request, reply;
+    wire::Writer writer(request), reply_writer(reply);
+    // Arrays are only rejected by the worker: the client does not compare them with their length.
+    if (may_be_null) CHECK(Row::check(args, ends) == CUDA_SUCCESS);
+    Row::write_request(writer, args, ends);
+    wire::Reader reader(request);
+    Table table;
+    calls = 0;
+    const auto result = Row::execute(&call, reader, reply_writer, table, Memory{});
+    CHECK(result == (may_be_null ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
+    CHECK(calls == (may_be_null ? 1 : 0));
+    wire::Reader reply_reader(reply);
+    if (may_be_null) CHECK(Row::read_reply(reply_reader, args));
+  }
+  template <size_t I, class Role, class Argument>
+  static void check_parameter(const typename Row::Args& args) {
+    if constexpr (kIsPointer<Role, Argument> && !kMakes<Role>) check<I>(args, kMayBeNull<Role>);
+  }
+  static void run() {
+    Arena arena;
+    uint8_t seed = 1;
+    [[maybe_unused]] const auto next = [&] { return seed++; };
+    const typename Row::Args args{sample<Roles, A>(arena, next())...};
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      (check_parameter<I, Roles, A>(args), ...);
+    }(std::index_sequence_for<A...>{});
   }
 };
 
@@ -250,6 +303,20 @@ TEST_CASE("every call carries its arguments and results and rejects truncated me
 #undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
   CHECK(rows > 40);
+}
+
+TEST_CASE("a null pointer does not reach the driver unless its role permits it"){
+#define CUDA_CALL(id, name, mode, ...)                              \
+  {                                                                 \
+    INFO(#name);                                                    \
+    CheckNull<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>::run(); \
+  }
+#define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
+#define CUDA_BY_HAND(name)
+#include "protocol/calls/calls.def"
+#undef CUDA_CALL
+#undef CUDA_CALL_CUSTOM_EXPORT
+#undef CUDA_BY_HAND
 }
 
 TEST_CASE("each function is in the call table once") {

@@ -268,8 +268,9 @@ CUDA_EXPORT CUresult cuCtxResetPersistingL2Cache() {
   return call_in_context([](Context&) { return CUDA_SUCCESS; });
 }
 
-CUDA_EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam*, CUexecAffinityType) {
-  return call_about_context([](Context&) { return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY; });
+CUDA_EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam* parameter, CUexecAffinityType) {
+  return call_about_context(
+      [&](Context&) { return parameter ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE; });
 }
 
 CUDA_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
