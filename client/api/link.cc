@@ -10,8 +10,8 @@ using namespace gpupool::client;
 namespace {
 
 struct Linker : Object {
-  JitOptions options;  // the program keeps their buffers valid until the linker is destroyed
   std::mutex mutex;    // guards the members below
+  JitOptions options;  // the program keeps their buffers valid until the linker is destroyed
   std::vector<std::byte> image;
 };
 
@@ -64,6 +64,12 @@ CUresult create(const JitOptions& options, CUlinkState* state) {
   });
 }
 
+// `log`: both of the server's logs in one text. Call with the linker's mutex held.
+void deliver(const std::string& log, CUresult result, const Linker& linker) {
+  const bool failed = result != CUDA_SUCCESS;
+  deliver_logs({.error = failed ? log : "", .info = failed ? "" : log}, result, linker.options);
+}
+
 CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t size, const char* name,
              const JitOptions& options) {
   return guarded([&]() -> CUresult {
@@ -90,7 +96,8 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t si
         },
         reply);
     wire::Reader reader(reply);
-    deliver_log(std::string(reader.get_text()), result, at.linker->options);
+    std::lock_guard lock(at.linker->mutex);
+    deliver(std::string(reader.get_text()), result, *at.linker);
     return result;
   });
 }
@@ -112,7 +119,7 @@ CUresult complete(const At& at) {
       session.call(wire::Command::complete_link, at.context, wire::CompleteLink{at.linker->handle}, reply);
   wire::Reader reader(reply);
   const uint64_t size = reader.get<wire::LinkedImage>().size;
-  deliver_log(std::string(reader.get_text()), result, at.linker->options);
+  deliver(std::string(reader.get_text()), result, *at.linker);
   if (result != CUDA_SUCCESS) return result;
   if (!reader.finished() || size > cuda::kMaxImageBytes) {
     session.fail({ErrorCode::malformed, "protocol error: malformed reply to complete_link"});

@@ -74,6 +74,20 @@ CUresult load_image(Session& session, Context* context, Kind kind, uint64_t hand
       reply);
 }
 
+// Stores the time for CU_JIT_WALL_TIME.
+void deliver_time(float milliseconds, const JitOptions& jit) {
+  if (void** const time = jit.find(CU_JIT_WALL_TIME)) std::memcpy(time, &milliseconds, sizeof milliseconds);
+}
+
+// Reads the reply to load_module or load_library, which is empty if the command failed early.
+JitReport read_report(wire::Reader& reader, const JitOptions& jit) {
+  JitReport report;
+  report.error = reader.get_text();
+  if (const auto milliseconds = reader.get<float>(); reader.ok()) deliver_time(milliseconds, jit);
+  if (reader.remaining() != 0) report.info = reader.get_text();
+  return report;
+}
+
 // Copies a look-up's reply into the function; false: the reply is malformed.
 bool take_description(const wire::Buffer& reply, Function& function) {
   KernelDescription description;
@@ -132,54 +146,24 @@ CUresult upload_image(Session& session, cuda::ByteSpan all, uint64_t* upload) {
 }
 
 JitOptions::JitOptions(unsigned count, CUjit_option* options, void** values)
-    : count(count), options(options), values(values) {
-  for (unsigned i = 0; valid() && i < count; ++i) {
-    const size_t room = reinterpret_cast<uintptr_t>(values[i]);
-    if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) info_room = room;
-    if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) error_room = room;
-  }
-}
+    : cuda::JitOptionList{count, options, values}, logs(*this) {}
 
 CUresult JitOptions::to_send(std::vector<wire::JitOption>* numeric) const {
-  if (!valid()) return CUDA_ERROR_INVALID_VALUE;
+  static_assert(kMaxOptions <= wire::kMaxJitOptions);
+  if (const CUresult result = cuda::check_jit_options(*this, logs); result != CUDA_SUCCESS) return result;
   for (unsigned i = 0; i < count; ++i) {
     const auto option = static_cast<uint32_t>(options[i]);
-    if (wire::is_numeric_jit_option(option)) {
-      if (numeric->size() == wire::kMaxJitOptions) return CUDA_ERROR_INVALID_VALUE;
+    if (wire::is_numeric_jit_option(option))
       numeric->push_back({option, 0, reinterpret_cast<uintptr_t>(values[i])});
-    } else if (option >= CU_JIT_NUM_OPTIONS) {
-      return CUDA_ERROR_INVALID_VALUE;
-    } else if (option < CU_JIT_WALL_TIME || option > CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
   }
   return CUDA_SUCCESS;
 }
 
-void deliver_time(float milliseconds, const JitOptions& jit) {
-  for (unsigned i = 0; i < jit.count; ++i) {
-    if (jit.options[i] == CU_JIT_WALL_TIME) std::memcpy(&jit.values[i], &milliseconds, sizeof milliseconds);
-  }
-}
-
-void deliver_log(const std::string& log, CUresult result, const JitOptions& jit) {
-  const bool failed = result != CUDA_SUCCESS;
-  const size_t room = failed ? jit.error_room : jit.info_room;
-  const size_t length = room ? std::min(log.size(), room - 1) : 0;
-  const auto value = [&](CUjit_option option) -> void** {
-    for (unsigned i = 0; i < jit.count; ++i) {
-      if (jit.options[i] == option) return &jit.values[i];
-    }
-    return nullptr;
-  };
-  void** const buffer = value(failed ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER);
-  if (room && buffer && *buffer) {
-    std::memcpy(*buffer, log.data(), length);
-    static_cast<char*>(*buffer)[length] = '\0';
-    *value(failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) =
-        reinterpret_cast<void*>(length);
-  }
-  if (failed && !log.empty()) log_error("cannot load a module: %s", log.c_str());
+void deliver_logs(const JitReport& report, CUresult result, const JitOptions& jit) {
+  jit.logs.error.write(report.error);
+  jit.logs.info.write(report.info);
+  const std::string& why = report.error.empty() ? report.info : report.error;
+  if (result != CUDA_SUCCESS && !why.empty()) log_error("cannot load a module: %s", why.c_str());
 }
 
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit,
@@ -203,9 +187,9 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   wire::Buffer reply;
   const CUresult result = load_image(session, context, kind, *handle, spans, options, reply);
   wire::Reader reader(reply);
-  code->log = reader.get_text();
-  deliver_log(code->log, result, jit);
-  if (const auto milliseconds = reader.get<float>(); reader.ok()) deliver_time(milliseconds, jit);
+  const JitReport report = read_report(reader, jit);
+  code->log = report.error.empty() ? report.info : report.error;
+  deliver_logs(report, result, jit);
   if (result != CUDA_SUCCESS) handles().retire(*handle);
   return result;
 }
@@ -383,8 +367,9 @@ CUresult Code::ensure_loaded(Session& other) {
   if (result == CUDA_SUCCESS)
     result = load_image(other, nullptr, Kind::library, handle, whole.spans(), options, reply);
   wire::Reader reader(reply);
-  log = reader.get_text();
-  deliver_log(log, result, {});
+  const JitReport report = read_report(reader, {});
+  log = report.error.empty() ? report.info : report.error;
+  deliver_logs(report, result, {});
   if (result == CUDA_SUCCESS) loaded_sessions.fetch_or(bit);
   return result;
 }

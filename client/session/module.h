@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/session/call.h"
+#include "protocol/calls/jit_options.h"
 #include "protocol/wire/images.h"
 
 namespace gpupool::client {
@@ -67,28 +68,24 @@ struct Code : Object {  // a module or a library
 // Returns a function, or a kernel where CUDA accepts one as a function; null: neither.
 Function* find_function(CUfunction function);
 
-// JIT options as the program passed them. A log's size option first gives the room and later receives the
-// length, so the room is saved here.
-struct JitOptions {
+// JIT options as the program passed them.
+struct JitOptions : cuda::JitOptionList {
   JitOptions() = default;
   JitOptions(unsigned count, CUjit_option* options, void** values);
-  bool valid() const { return count == 0 || (count <= wire::kMaxJitOptions && options && values); }
-  // Appends the options for the server. CUDA_ERROR_NOT_SUPPORTED: an option is neither numeric nor answered
-  // here.
+  // Appends the options for the server. An error: an option is refused.
   CUresult to_send(std::vector<wire::JitOption>* numeric) const;
 
-  unsigned count = 0;
-  CUjit_option* options = nullptr;
-  void** values = nullptr;
-  size_t info_room = 0, error_room = 0;
+  mutable cuda::JitLogs logs;
 };
 
 // Sends bytes to the server as an upload, for a later command to use. *upload: its number.
 CUresult upload_image(Session& session, std::span<const std::byte> bytes, uint64_t* upload);
-// Copies the compiler's log into the buffer that the program passed for it.
-void deliver_log(const std::string& log, CUresult result, const JitOptions& jit);
-// Stores the time for CU_JIT_WALL_TIME.
-void deliver_time(float milliseconds, const JitOptions& jit);
+// What the server's compiler or linker has to say.
+struct JitReport {
+  std::string error, info;
+};
+// Copies the logs into the buffers that the program passed for them. Also logs the reason of a failure.
+void deliver_logs(const JitReport& report, CUresult result, const JitOptions& jit);
 // Loads an image as a new module or library: sends its name first, and the image, as a bundle of its files,
 // only if the server does not have it. Waits for the result.
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit,

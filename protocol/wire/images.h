@@ -15,9 +15,10 @@ struct UploadPart {
   uint64_t total;  // bytes of the whole image, the same in every part
 };
 // load_module, load_library: the image is the upload or, if that is 0, an image that the server keeps, named
-// by the ImageName that follows. JitOptions follow, up to the end of the body. Reply: text with the JIT's log
-// (may be empty), and the JIT's time in milliseconds (float). kImageMissing with an empty body: the server
-// has no such image, or the proof is wrong; the client then uploads the image and loads again.
+// by the ImageName that follows. JitOptions follow, up to the end of the body. Reply: text with the JIT's
+// error log, the JIT's time in milliseconds (float), and text with its info log unless it is empty.
+// kImageMissing with an empty body: the server has no such image, or the proof is wrong; the client then
+// uploads the image and loads again.
 struct LoadImage {
   uint64_t handle;  // new module or library
   uint64_t upload;

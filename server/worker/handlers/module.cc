@@ -139,6 +139,7 @@ Outcome finish_load(Session& session, RequestedImage&& wanted, Kind kind, const 
   wire::Writer writer(session.replies.body);
   writer.put_text(loaded.log);
   writer.put(loaded.milliseconds);
+  if (!loaded.info.empty()) writer.put_text(loaded.info);
   return loaded.result;
 }
 

@@ -77,9 +77,9 @@ Images::Loaded Images::load(CUdevice device, std::span<const std::byte> bytes, O
       load(bundle.loadable(), static_cast<unsigned>(options.size()), options.data(), values.data());
   std::memcpy(&loaded.milliseconds, &values[0], sizeof loaded.milliseconds);
   loaded.log.assign(error, ::strnlen(error, sizeof error));
-  loaded.log.append(info, ::strnlen(info, sizeof info));
+  loaded.info.assign(info, ::strnlen(info, sizeof info));
   // A library may load without code for the device; calls that need the code fail later.
-  if (loaded.log.empty() &&
+  if (loaded.log.empty() && loaded.info.empty() &&
       (loaded.result == CUDA_SUCCESS || loaded.result == CUDA_ERROR_NO_BINARY_FOR_GPU)) {
     loaded.log = why_no_code(api_, device, image);
   }

@@ -33,8 +33,9 @@ class Images {
     CUresult result = CUDA_SUCCESS;
     void* object = nullptr;
     bool admitted = false;
-    // Log of the JIT compiler; if it is empty and the image has no code for the device, the reason.
-    std::string log;
+    // The JIT compiler's logs; if both are empty and the image has no code for the device, `log` is the
+    // reason.
+    std::string log, info;
     float milliseconds = 0;  // compile time
   };
   using Options = std::span<const wire::JitOption>;  // numeric options only

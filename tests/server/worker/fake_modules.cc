@@ -19,10 +19,12 @@ CUresult load_module(CUmodule* module, const void* image, unsigned count, CUjit_
   driver().images.emplace_back(static_cast<const char*>(image));
   if (cuda::is_fat_binary(image))
     return CUDA_ERROR_NO_BINARY_FOR_GPU;  // for other devices; NVIDIA's driver leaves the log empty
+  const bool broken = driver().images.back().find("broken") != std::string::npos;
   for (unsigned i = 0; i < count; ++i) {
     if (options[i] == CU_JIT_INFO_LOG_BUFFER) std::strcpy(static_cast<char*>(values[i]), "compiled");
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER && broken) std::strcpy(static_cast<char*>(values[i]), "error");
   }
-  if (driver().images.back().find("broken") != std::string::npos) return CUDA_ERROR_INVALID_PTX;
+  if (broken) return CUDA_ERROR_INVALID_PTX;
   *module = reinterpret_cast<CUmodule>(0xd0000 + 16 * driver().next_handle++);
   driver().modules.insert(*module);
   return CUDA_SUCCESS;
