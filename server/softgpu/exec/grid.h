@@ -52,7 +52,8 @@ struct GridRequest {
   uint32_t local_bytes = 0;  // KernelInfo::local_bytes
   uint32_t stack_bytes = 0;  // CU_LIMIT_STACK_SIZE; each thread gets at least 64 KiB
   uint64_t module_data = 0;
-  bool cooperative = false;  // all blocks must make progress together (grid synchronisation)
+  bool packed_parameters = false;  // the caller passed them as one buffer
+  bool cooperative = false;        // all blocks must make progress together (grid synchronisation)
   // Multiprocessors that may run the grid; null: all. A grid with its own multiprocessors (a green context's)
   // runs concurrently with other processes' work, without holding the device's turn. At least one of them
   // must exist.

@@ -1,5 +1,6 @@
 #include "server/worker/graphs/graph_work.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "protocol/calls/graph_edges.h"
@@ -110,29 +111,31 @@ std::optional<CUresult> NodeWork::read_kernel(Session& session, wire::Reader bod
     cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     cooperative.value.cooperative = 1;
     attributes.push_back(cooperative);
-    return pass_parameters_singly(session);
   }
-  return CUDA_SUCCESS;
+  const auto names_cooperation = [](const CUlaunchAttribute& attribute) {
+    return attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  };
+  std::erase_if(attributes, [&](const CUlaunchAttribute& attribute) {
+    return names_cooperation(attribute) && attribute.value.cooperative == 0;  // a new node's value
+  });
+  const bool is_cooperative = std::any_of(attributes.begin(), attributes.end(), names_cooperation);
+  return is_cooperative ? pass_parameters_singly(session.api) : CUDA_SUCCESS;
 #else
   return CUDA_ERROR_NOT_SUPPORTED;
 #endif
 }
 
 #if CUDA_VERSION >= 12000
-// NVIDIA's driver (580) refuses to instantiate a graph with a cooperative node that names a CUkernel and has
-// packed parameters. It takes a function with a pointer to each parameter.
-CUresult NodeWork::pass_parameters_singly(Session& session) {
+// NVIDIA's driver (580) does not make a node cooperative whose parameters are packed.
+CUresult NodeWork::pass_parameters_singly(const DeviceApi& api) {
 #if CUDA_VERSION >= 12040
-  const DeviceApi& api = session.api;
-  if (!api.cuFuncGetParamInfo || (kernel.kern && !api.cuKernelGetFunction)) return CUDA_SUCCESS;
-  if (kernel.kern) {
-    if (const CUresult result = api.cuKernelGetFunction(&kernel.func, kernel.kern); result != CUDA_SUCCESS)
-      return result;
-    kernel.kern = nullptr;
-    kernel.ctx = nullptr;
-  }
+  if (!api.cuFuncGetParamInfo || !api.cuKernelGetParamInfo) return CUDA_SUCCESS;
+  const auto find = [&](size_t index, size_t* offset, size_t* size) {
+    return kernel.kern ? api.cuKernelGetParamInfo(kernel.kern, index, offset, size)
+                       : api.cuFuncGetParamInfo(kernel.func, index, offset, size);
+  };
   size_t offset = 0, size = 0;
-  for (size_t i = 0; api.cuFuncGetParamInfo(kernel.func, i, &offset, &size) == CUDA_SUCCESS; ++i) {
+  for (size_t i = 0; find(i, &offset, &size) == CUDA_SUCCESS; ++i) {
     if (size > parameter_bytes_ || offset > parameter_bytes_ - size) return CUDA_ERROR_INVALID_VALUE;
     single_parameters_.push_back(parameters_.data() + offset);
   }

@@ -49,7 +49,7 @@ struct NodeWork {
  private:
   std::optional<CUresult> read_kernel(Session& session, wire::Reader body);
 #if CUDA_VERSION >= 12000
-  CUresult pass_parameters_singly(Session& session);
+  CUresult pass_parameters_singly(const DeviceApi& api);
 #endif
   std::optional<CUresult> read_fill(Session& session, wire::Reader body);
   std::optional<CUresult> read_copy(Session& session, wire::Reader body);

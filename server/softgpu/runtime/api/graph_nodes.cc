@@ -318,6 +318,8 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelN
     LaunchShape shape{};
     if (const CUresult result = read_launch_attributes(&attribute, 1, &shape); result != CUDA_SUCCESS)
       return result;
+    const GridRequest& before = static_cast<const GridOp&>(*node.prototype).request();
+    if (shape.cooperative && before.packed_parameters) return CUDA_ERROR_INVALID_VALUE;
     if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
       node.prototype = with_cooperation(node.prototype, shape.cooperative);
     if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_SUCCESS;

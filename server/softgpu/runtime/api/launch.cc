@@ -173,6 +173,7 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
 
   GridRequest request;
   request.params.resize(kernel.parameter_bytes);
+  request.packed_parameters = extra != nullptr;
   const bool packed = extra != nullptr ? pack_extra(kernel, extra, request.params)
                                        : pack_each(kernel, parameters, request.params);
   if (!packed) return CUDA_ERROR_INVALID_VALUE;
