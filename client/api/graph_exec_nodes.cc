@@ -54,17 +54,21 @@ CUresult gpupool::client::set_exec_node(CUgraphExec handle, CUgraphNode node, CU
     CUresult result = write_node(writer, &changed, *exec->session, described);
     if (result == CUDA_SUCCESS && described.kind != known->kind) result = CUDA_ERROR_INVALID_VALUE;
     const auto number = static_cast<uint32_t>(known - exec->nodes.data());
-    wire::Buffer reply;
     if (result == CUDA_SUCCESS) {
-      result = exec->session->call(
-          static_cast<uint16_t>(wire::Command::set_graph_node), context,
-          [&](wire::Writer& body) {
-            body.put(wire::SetGraphNode{exec->handle, number, 0});
-            body.put_bytes(record.data(), record.size());
-          },
-          reply);
+      constexpr auto kCommand = static_cast<uint16_t>(wire::Command::set_graph_node);
+      const auto write = [&](wire::Writer& body) {
+        body.put(wire::SetGraphNode{exec->handle, number, 0});
+        body.put_bytes(record.data(), record.size());
+      };
+      // The driver does not refuse other parameters for the same launch. XLA sets those of all kernels before
+      // each launch of a graph.
+      wire::Buffer reply;
+      const bool only_parameters = !described.launch.empty() && described.launch == known->launch;
+      result = only_parameters ? exec->session->post(kCommand, context, write)
+                               : exec->session->call(kCommand, context, write, reply);
     }
     if (result == CUDA_SUCCESS) {
+      known->launch = std::move(described.launch);
       std::swap(known->callback, described.callback);
       described.enabled->store(known->enabled->load());
       std::swap(known->enabled, described.enabled);

@@ -1,6 +1,7 @@
 #include "client/graphs/graph_exec.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "client/memory/array.h"
@@ -8,6 +9,14 @@
 
 namespace gpupool::client {
 namespace {
+
+// Returns GraphExec::Node::launch for the body of a kernel node, which ends with the parameters.
+std::string launch_in(const wire::Buffer& body, uint64_t context) {
+  wire::Launch launch;
+  std::memcpy(&launch, body.data(), sizeof launch);
+  std::string text(reinterpret_cast<const char*>(body.data()), body.size() - launch.parameter_bytes);
+  return text.append(reinterpret_cast<const char*>(&context), sizeof context);
+}
 
 constexpr size_t kMessageBytes = 1u << 20;
 
@@ -183,6 +192,7 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
   NodeWriter work(node, session, described);
   if (const CUresult result = work.add(); result != CUDA_SUCCESS) return result;
   const wire::Buffer& body = work.body();
+  if (described.kind == GraphNodeKind::kernel) described.launch = launch_in(body, work.context());
   writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()),
                              static_cast<uint32_t>(body.size()),
                              static_cast<uint32_t>(described.edges.size()), work.context()});

@@ -8,6 +8,7 @@
 #pragma once
 #include <atomic>
 #include <set>
+#include <string>
 #include <unordered_map>
 
 #include "client/graphs/graph.h"
@@ -28,6 +29,8 @@ struct GraphExec : Object {
     // Id of the client-side work of host nodes and of copies to or from the program's memory; 0: none.
     uint64_t callback = 0;
     std::shared_ptr<std::atomic<bool>> enabled;
+    // Kernel nodes: the node's context and its wire::Launch with the attributes, without the parameters.
+    std::string launch;
   };
   Node* find(uint64_t node);
   std::vector<uint64_t> callbacks() const;

@@ -37,6 +37,13 @@ TEST_CASE("copies behind a refused launch of a graph cost no round trip") {
   CHECK(round_trips(pool, "copies_behind_a_refused_launch", "600") < few + 300);
 }
 
+TEST_CASE("other parameters for nodes of a graph cost no round trip") {
+  Pool pool;
+  round_trips(pool, "parameters_of_graph_nodes", "0");  // afterwards the server has cached the module
+  CHECK(round_trips(pool, "parameters_of_graph_nodes", "50") ==
+        round_trips(pool, "parameters_of_graph_nodes", "0"));
+}
+
 TEST_CASE("contexts come and go without a round trip but for their memory") {
   Pool pool;
   CHECK(round_trips(pool, "contexts_without_waiting", "10") ==

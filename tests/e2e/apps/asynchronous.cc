@@ -119,6 +119,54 @@ SCENARIO(contexts_without_waiting) {
   OK(cuCtxDestroy(last));
 }
 
+// XLA sets the parameters of all kernels of a graph before each launch.
+SCENARIO(parameters_of_graph_nodes) {
+  Device device;
+  Kernels kernels;
+  constexpr unsigned kItems = 256;
+  const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  CUdeviceptr values[2] = {};
+  for (CUdeviceptr& one : values) OK(cuMemAlloc(&one, kItems * 4));
+  for (const CUdeviceptr one : values) OK(cuMemsetD32(one, 0, kItems));
+  CUdeviceptr to = values[0];
+  unsigned value = 1, count = kItems;
+  void* parameters[] = {&to, &value, &count};
+  CUDA_KERNEL_NODE_PARAMS node{};
+  node.func = kernels.function("add");
+  node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
+  node.blockDimX = kItems;
+  node.kernelParams = parameters;
+  CUgraph graph = nullptr;
+  CUgraphNode nodes[3] = {};
+  CUgraphExec executable = nullptr;
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuGraphCreate(&graph, 0));
+  for (unsigned i = 0; i < 3; ++i)
+    OK(cuGraphAddKernelNode(&nodes[i], graph, i != 0 ? &nodes[i - 1] : nullptr, i != 0, &node));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  OK(cuCtxSynchronize());
+  for (unsigned round = 0; round < rounds; ++round) {
+    to = values[round % 2];
+    value = round;
+    for (const CUgraphNode each : nodes) OK(cuGraphExecKernelNodeSetParams(executable, each, &node));
+    OK(cuGraphLaunch(executable, stream));
+  }
+  OK(cuStreamSynchronize(stream));
+  for (unsigned which = 0; which < 2; ++which) {
+    unsigned sum = 0;
+    for (unsigned round = which; round < rounds; round += 2) sum += 3 * round;
+    EXPECT(download<unsigned>(values[which], kItems) == std::vector<unsigned>(kItems, sum));
+  }
+  // Another grid is checked by the device.
+  node.blockDimX = 100'000;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecKernelNodeSetParams(executable, nodes[0], &node));
+  node.blockDimX = 1;
+  OK(cuGraphExecKernelNodeSetParams(executable, nodes[0], &node));
+  OK(cuGraphLaunch(executable, stream));
+  OK(cuStreamSynchronize(stream));
+}
+
 // A synchronous copy returns only after earlier work of its stream, so the program can read host memory that
 // this work wrote.
 SCENARIO(synchronous_copies_behind_writers_of_host_memory) {
