@@ -73,11 +73,11 @@ bool is_joined(const Capture& capture) {
 CUresult end(CUstream given, CUgraph* graph) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto capture = capture::of(stream);
-    // cuStreamBeginCaptureToGraph: the program has the graph already, so `graph` may be null. Otherwise null
-    // is an error, as NVIDIA's driver is believed to do.
-    if (!graph && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
     if (graph) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
+    // cuStreamBeginCaptureToGraph: the program has the graph already, so `graph` may be null. Otherwise null
+    // is an error, as NVIDIA's driver is believed to do.
+    if (!graph && capture->own_graph) return CUDA_ERROR_INVALID_VALUE;
     if (capture->origin != cuda::handle_bits(stream)) {
       capture->invalid = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;

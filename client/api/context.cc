@@ -114,7 +114,7 @@ CUresult create_context(CUcontext* made, unsigned flags, CUdevice ordinal) {
 CUresult destroy_context(CUcontext given) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (!given) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!given) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
   if (context->primary || context->root) return CUDA_ERROR_INVALID_CONTEXT;
   await_cross_server_work(*context);
@@ -130,6 +130,11 @@ CUresult destroy_context(CUcontext given) {
   if (!stack.empty() && stack.back() == handle) stack.pop_back();
   handles().retire(handle);
   return result;
+}
+
+void set_flags(Context& context, unsigned flags) {
+  const std::lock_guard lock(context.mutex);
+  context.flags = flags;
 }
 
 // Also called for the last release, which resets the primary context, as CUDA documents.
@@ -200,8 +205,10 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return guarded([&] {
     Session* session = nullptr;
     Context* context = nullptr;
-    const CUresult result = find_primary(device, &session, &context);
-    return result == CUDA_SUCCESS ? reset_primary(*session, *context) : result;
+    CUresult result = find_primary(device, &session, &context);
+    if (result == CUDA_SUCCESS) result = reset_primary(*session, *context);
+    if (result == CUDA_SUCCESS) set_flags(*context, 0);
+    return result;
   });
 }
 
@@ -210,8 +217,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int
   Context* context = nullptr;
   if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
   if (const CUresult result = check_flags(flags); result != CUDA_SUCCESS) return result;
-  std::lock_guard lock(context->mutex);
-  context->flags = flags;
+  set_flags(*context, flags);
   return CUDA_SUCCESS;
 }
 
@@ -271,7 +277,7 @@ CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext given) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    if (!given) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!given) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS)
       return result;
     thread_state().contexts.push_back(context->handle);

@@ -92,12 +92,12 @@ CUresult gpupool::client::node_kinds::child_graph::set_in_exec(CUgraphExec handl
   const CUresult result = on_node(given, [&](GraphNode& node) -> CUresult {
     const auto* const embedded = std::get_if<ChildWork>(&node.work);
     const Graph* const child = find_graph(child_handle);
-    if (!embedded || !child || embedded->graph->nodes.size() != child->nodes.size())
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!embedded || !child) return CUDA_ERROR_INVALID_VALUE;
+    if (embedded->graph->nodes.size() != child->nodes.size()) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     for (size_t i = 0; i < child->nodes.size(); ++i) {
       const GraphNode &before = *embedded->graph->nodes[i], &after = *child->nodes[i];
       if (before.type != after.type || before.dependencies.size() != after.dependencies.size())
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
       if (after.type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_ERROR_NOT_SUPPORTED;
       if (after.type == CU_GRAPH_NODE_TYPE_EMPTY) continue;
       changes.push_back(

@@ -307,9 +307,8 @@ CUDA_EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgr
   return guarded([&]() -> CUresult {
     Context* its = nullptr;
     if (const CUresult result = context_of_stream(stream, &its); result != CUDA_SUCCESS) return result;
-    if (!context) return CUDA_ERROR_INVALID_VALUE;
     if (stream == CU_STREAM_PER_THREAD && its->root) return CUDA_ERROR_INVALID_HANDLE;
-    *context = as_cuda(its->owner());
+    if (context) *context = as_cuda(its->owner());
     if (green) *green = cuda::handle_from_bits<CUgreenCtx>(its->green);
     return CUDA_SUCCESS;
   });

@@ -76,8 +76,10 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
-    if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
+    if (!memory || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
+    *memory = nullptr;
+    if (bytes == 0) return CUDA_SUCCESS;
     *memory =
         session->shares_memory() ? host_memory().allocate_shared(bytes, flags, *context, &result) : nullptr;
     if (result != CUDA_SUCCESS) return result;
@@ -93,6 +95,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
 CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    if (!memory) return CUDA_SUCCESS;
     const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
     await_copies(allocation && allocation->used);
     if (allocation && !allocation->registered) withdraw(allocation, memory);

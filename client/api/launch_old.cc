@@ -42,6 +42,10 @@ CUresult launch(CUfunction function, int width, int height, CUstream stream) {
     });
     if (result != CUDA_SUCCESS) return result;
     if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
+    // Parameters that were not set are zeros.
+    const Function* const known = find_function(function);
+    if (known && old.parameters.size() < known->parameter_bytes)
+      old.parameters.resize(known->parameter_bytes);
     size_t bytes = old.parameters.size();
     if (bytes == 0) old.parameters.emplace_back();  // the address must not be null
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, old.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE,

@@ -137,6 +137,10 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Poo
     Context* context = nullptr;
     if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
       return result;
+    if (address && bytes == 0) {
+      *address = 0;
+      return CUDA_SUCCESS;
+    }
     const auto captured =
         capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](NodeWork& work) -> CUresult {
           CUDA_MEM_ALLOC_NODE_PARAMS params{};
@@ -203,7 +207,7 @@ void gpupool::client::free_memory(Context& context, CUdeviceptr address) {
 
 CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   size_t free_bytes = 0, total_bytes = 0;
-  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
+  if (!free && !total) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = rows::cuMemGetInfo_v2::forward(&free_bytes, &total_bytes);
   if (result != CUDA_SUCCESS) return result;
   Session* session = nullptr;
@@ -212,8 +216,8 @@ CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     free_bytes += session->addresses().idle_bytes(context->device);
     context->device->total_bytes = total_bytes;
   }
-  *free = free_bytes;
-  *total = total_bytes;
+  if (free) *free = free_bytes;
+  if (total) *total = total_bytes;
   return CUDA_SUCCESS;
 }
 

@@ -85,7 +85,7 @@ CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice devi
 CUDA_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    if (!pool || !find_device(device)) return CUDA_ERROR_INVALID_VALUE;
     {
       std::lock_guard lock(pools().mutex);
       const auto current = pools().current.find(device);
@@ -102,7 +102,6 @@ CUDA_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool given) {
   return guarded([&]() -> CUresult {
     Pool* pool = nullptr;
     if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
-    if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (pool->device != device || pool->imported_from != 0) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(pools().mutex);
     pools().current[device] = pool->handle;
@@ -118,7 +117,7 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
     if ((properties->handleTypes & ~kShareableHandleTypes) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     Device* const device = find_device(properties->location.id);
-    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
     const auto shares = device->attributes.find(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES);
     const int offered = shares == device->attributes.end() ? 0 : shares->second;
     if ((properties->handleTypes & ~offered) != 0) return CUDA_ERROR_NOT_SUPPORTED;

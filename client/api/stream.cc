@@ -247,6 +247,11 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
           });
       if (captured) return *captured;
     }
+    if (count == 0) {
+      Session* session = nullptr;
+      Context* context = nullptr;
+      return require_stream(&session, &context, stream);
+    }
     Mirrors::Lock lock;
     if (mirrors().any() || compared_copies().any()) [[unlikely]] {
       Session* session = nullptr;

@@ -97,7 +97,9 @@ Session* reserved_by(uint64_t address, uint64_t bytes) {
 CUDA_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                                    CUmemAllocationGranularity_flags option) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-  if (!granularity || !properties) return CUDA_ERROR_INVALID_VALUE;
+  if (!granularity || !properties || option < CU_MEM_ALLOC_GRANULARITY_MINIMUM ||
+      option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+    return CUDA_ERROR_INVALID_VALUE;
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   const Device* device = find_device(properties->location.id);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;

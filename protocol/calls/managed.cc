@@ -61,9 +61,10 @@ CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise ad
                                int devices) {
   const bool placed = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
                       advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-  if (placed) {
-    if (const CUresult result = check_location(place, devices); result != CUDA_SUCCESS) return result;
-  }
+  if (placed && check_location(place, devices) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+  const bool known_type =
+      place.type >= ManagedLocation::kNone && place.type <= ManagedLocation::kNearHostNode;
+  if (advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION && !known_type) return CUDA_ERROR_INVALID_VALUE;
   switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
@@ -99,6 +100,12 @@ void ManagedAdvice::forget(uint64_t address, uint64_t bytes) {
   split(end);
   ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
 }
+
+namespace {
+int id_of(const ManagedLocation& place) {
+  return place.type == 0 ? CU_DEVICE_INVALID : place.id;
+}
+}  // namespace
 
 CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address,
                             uint64_t bytes) const {
@@ -142,15 +149,17 @@ CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attri
     case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY: {
       if (size % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
       std::vector<int> devices(size / sizeof(int), CU_DEVICE_INVALID);
+      // The host, which has the number -1, is the last.
+      std::stable_partition(accessed_by.begin(), accessed_by.end(), [](int device) { return device >= 0; });
       std::copy_n(accessed_by.begin(), std::min(devices.size(), accessed_by.size()), devices.begin());
       std::memcpy(data, devices.data(), size);
       return CUDA_SUCCESS;
     }
     case 5:  // CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE and the ones after it: CUDA 12.2
       return give(preferred.type);
-    case 6: return give(preferred.id);
+    case 6: return give(id_of(preferred));
     case 7: return give(prefetched.type);
-    case 8: return give(prefetched.id);
+    case 8: return give(id_of(prefetched));
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }

@@ -37,7 +37,7 @@ void end_without_a_graph(CUstream stream, CUdeviceptr words) {
           cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   REQUIRE(CUDA_SUCCESS, cuMemsetD8Async(words, 0, 4, stream));
   REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(stream, nullptr));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamEndCapture(stream, nullptr));
+  REQUIRE(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, nullptr));
   SHOW_VALUE(cuGraphGetNodes(graph, nullptr, &count), "%zu", count);
   // A failed capture does not destroy the program's graph.
   REQUIRE(CUDA_SUCCESS,

@@ -54,7 +54,7 @@ CUresult copy_batch(const CUdeviceptr* to, const CUdeviceptr* from, const size_t
                     const CUmemcpyAttributes* attributes, const size_t* indices, size_t attribute_count,
                     size_t* failed, CUstream stream) {
   if (failed) *failed = SIZE_MAX;
-  if (!allowed(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!allowed(stream)) return CUDA_ERROR_INVALID_VALUE;
   CUstreamCaptureStatus status{};
   if (const CUresult result = cuStreamIsCapturing(stream, &status); result != CUDA_SUCCESS) return result;
   if (count == 0 || !to || !from || !sizes || !valid(count, attributes, indices, attribute_count))
@@ -161,7 +161,7 @@ CUresult describe(const CUDA_MEMCPY3D_BATCH_OP& asked, CUDA_MEMCPY3D* copy) {
 CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed,
                        unsigned long long flags, CUstream stream) {
   if (failed) *failed = SIZE_MAX;
-  if (!allowed(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!allowed(stream)) return CUDA_ERROR_INVALID_VALUE;
   CUstreamCaptureStatus status{};
   if (const CUresult result = cuStreamIsCapturing(stream, &status); result != CUDA_SUCCESS) return result;
   if (count == 0 || !copies || flags != 0) return CUDA_ERROR_INVALID_VALUE;

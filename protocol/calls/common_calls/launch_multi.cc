@@ -15,7 +15,7 @@ CUDA_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* la
     // The default streams are not allowed.
     const CUstream stream = launches[i].hStream;
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
-      return CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_INVALID_HANDLE;
   }
   if (count != 1) return CUDA_ERROR_NOT_SUPPORTED;
   const CUDA_LAUNCH_PARAMS& only = launches[0];

@@ -236,7 +236,7 @@ CUresult GraphExec::update_child(const Graph& embedded, const Graph& child) {
   if (const CUresult result = before.build(embedded); result != CUDA_SUCCESS) return result;
   if (const CUresult result = after.build(child); result != CUDA_SUCCESS) return result;
   uint64_t mismatch = 0;
-  if (!before.same_shape(after, &mismatch)) return CUDA_ERROR_INVALID_VALUE;
+  if (!before.same_shape(after, &mismatch)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   std::lock_guard guard(mutex);
   std::vector<Entry*> mine;
   for (const Entry& entry : before.entries_) {

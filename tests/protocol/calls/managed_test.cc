@@ -42,6 +42,9 @@ TEST_CASE("pages with different locations have no common location") {
   advice.prefetched(kBase, kMiB, kFirst);
   CHECK(get(advice, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, kBase, kMiB) == 0);
   CHECK(get(advice, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, kBase, kMiB + 4096) == CU_DEVICE_INVALID);
+  for (const int id_attribute : {6, 8})  // ids of the preferred location and of the last prefetch
+    CHECK(get(advice, static_cast<CUmem_range_attribute>(id_attribute), kBase, kMiB + 4096) ==
+          CU_DEVICE_INVALID);
 }
 
 TEST_CASE("reports the devices that have access to the whole range") {
@@ -54,13 +57,15 @@ TEST_CASE("reports the devices that have access to the whole range") {
   CHECK((devices[0] == 0 && devices[1] == CU_DEVICE_INVALID && devices[2] == CU_DEVICE_INVALID));
   CHECK(advice.get(devices, sizeof devices, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, kBase + 4096, 4096) ==
         CUDA_SUCCESS);
-  CHECK((devices[0] == CU_DEVICE_CPU && devices[1] == 0));
+  CHECK((devices[0] == 0 && devices[1] == CU_DEVICE_CPU));
 }
 
 TEST_CASE("rejects invalid advice and locations") {
   ManagedAdvice advice;
   CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, {ManagedLocation::kDevice, 2}, 2) ==
-        CUDA_ERROR_INVALID_DEVICE);
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, {99, 0}, 2) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_ACCESSED_BY, {ManagedLocation::kHostNode, 0}, 2) ==
         CUDA_ERROR_INVALID_VALUE);
   CHECK(advice.advise(kBase, 1, static_cast<CUmem_advise>(7), kFirst, 2) == CUDA_ERROR_INVALID_VALUE);

@@ -142,10 +142,10 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
-    // With cuStreamBeginCaptureToGraph the program has the graph already and may pass null.
-    if (graph == nullptr && (!capture || capture->owns_graph)) return CUDA_ERROR_INVALID_VALUE;
     if (graph != nullptr) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
+    // With cuStreamBeginCaptureToGraph the program has the graph already and may pass null.
+    if (graph == nullptr && capture->owns_graph) return CUDA_ERROR_INVALID_VALUE;
     if (capture->origin != &stream) {
       capture->invalid = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;

@@ -89,6 +89,7 @@ CUDA_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* param
 
 CUDA_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
   return call([&] {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Ref<Context> context = find<Context>(handle);
     if (!context || context->primary() || context->green()) return CUDA_ERROR_INVALID_CONTEXT;
     if (!runtime().handles().remove<Context>(handle_value(handle))) return CUDA_ERROR_INVALID_CONTEXT;
@@ -100,6 +101,7 @@ CUDA_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
 
 CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   return call([&] {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Ref<Context> context = find<Context>(handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     push_context(std::move(context));

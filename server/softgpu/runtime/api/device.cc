@@ -211,19 +211,20 @@ CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice inde
 }
 
 CUDA_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice index) {
-  return call_on_device(index, [&](Device& device) {
-    if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *pool = make_handle<CUmemoryPool>(device.pool()->handle);
+  return call([&] {
+    const Device* const device = runtime().device(index);
+    if (pool == nullptr || device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *pool = make_handle<CUmemoryPool>(device->pool()->handle);
     return CUDA_SUCCESS;
   });
 }
 
 CUDA_EXPORT CUresult cuDeviceSetMemPool(CUdevice index, CUmemoryPool handle) {
-  return call_on_device(index, [&](Device& device) {
+  return call([&] {
+    Device* const device = runtime().device(index);
     Ref<MemoryPool> pool = find<MemoryPool>(handle);
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    if (&pool->device() != &device) return CUDA_ERROR_INVALID_DEVICE;
-    device.set_pool(std::move(pool));
+    if (!pool || &pool->device() != device) return CUDA_ERROR_INVALID_VALUE;
+    device->set_pool(std::move(pool));
     return CUDA_SUCCESS;
   });
 }

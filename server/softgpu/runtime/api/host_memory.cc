@@ -21,7 +21,9 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned int fl
     if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     constexpr unsigned kKnown =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if (pointer == nullptr || size == 0 || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (pointer == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+    *pointer = nullptr;
+    if (size == 0) return CUDA_SUCCESS;
     if (size > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t whole = (size + kPageBytes - 1) / kPageBytes * kPageBytes;
     const auto memory = allocate_host(whole, kPageBytes);
@@ -50,6 +52,7 @@ Ref<Context> owner_of(const void* pointer) {
 }  // namespace
 
 CUDA_EXPORT CUresult cuMemFreeHost(void* pointer) {
+  if (pointer == nullptr) return call([] { return CUDA_SUCCESS; });
   return call_in_context_or([&] { return owner_of(pointer); },
                             [&](Context& context) {
                               const auto pinned = [](const MemoryRange& range) {

@@ -267,12 +267,12 @@ CUresult change_legacy_launch(CUfunction handle, const Body& body) noexcept {
       return result;
     }
     std::lock_guard guard(function->legacy_launch_mutex);
-    return body(function->legacy_launch);
+    return body(function->legacy_launch, function->kernel().parameter_bytes);
   });
 }
 
 CUresult set_old_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
-  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old, uint32_t) {
     if (offset < 0 || value == nullptr || offset + bytes > static_cast<size_t>(limits::kParameterBytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -285,10 +285,12 @@ CUresult set_old_parameter(CUfunction function, int offset, const void* value, s
 
 CUresult launch_old(CUfunction handle, int grid_x, int grid_y, CUstream stream) {
   Function::LegacyLaunch old;
-  const CUresult result = change_legacy_launch(handle, [&](Function::LegacyLaunch& set) {
-    old = set;
-    return CUDA_SUCCESS;
-  });
+  const CUresult result =
+      change_legacy_launch(handle, [&](const Function::LegacyLaunch& set, uint32_t bytes) {
+        old = set;
+        if (old.params.size() < bytes) old.params.resize(bytes);  // parameters that were not set are zeros
+        return CUDA_SUCCESS;
+      });
   if (result != CUDA_SUCCESS) return result;
   if (grid_x <= 0 || grid_y <= 0) return CUDA_ERROR_INVALID_VALUE;
   size_t bytes = old.params.size();
@@ -305,7 +307,7 @@ CUresult launch_old(CUfunction handle, int grid_x, int grid_y, CUstream stream) 
 }  // namespace
 
 CUDA_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
-  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old, uint32_t) {
     if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
     old.block[0] = static_cast<uint32_t>(x);
     old.block[1] = static_cast<uint32_t>(y);
@@ -314,13 +316,13 @@ CUDA_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int 
   });
 }
 CUDA_EXPORT CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
-  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old, uint32_t) {
     old.shared_bytes = bytes;
     return CUDA_SUCCESS;
   });
 }
 CUDA_EXPORT CUresult cuParamSetSize(CUfunction function, unsigned int bytes) {
-  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old, uint32_t) {
     if (bytes > static_cast<unsigned>(limits::kParameterBytes)) return CUDA_ERROR_INVALID_VALUE;
     old.params.resize(bytes);
     return CUDA_SUCCESS;

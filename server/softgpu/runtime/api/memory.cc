@@ -98,9 +98,10 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
 
 CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   return call_in_context([&](Context& context) {
-    if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *total = context.device().shared().total_bytes();
-    *free = std::min<size_t>(context.device().shared().free_bytes(), *total);
+    if (free == nullptr && total == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const size_t all = context.device().shared().total_bytes();
+    if (total != nullptr) *total = all;
+    if (free != nullptr) *free = std::min<size_t>(context.device().shared().free_bytes(), all);
     return CUDA_SUCCESS;
   });
 }

@@ -27,7 +27,11 @@ std::optional<CUresult> capture_node(Stream& stream, CUgraphNodeType type, const
 }
 
 CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr* address, size_t size) {
-  if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0) {
+    *address = 0;
+    return CUDA_SUCCESS;
+  }
   const auto captured = capture_node(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](GraphNode& node) {
     CUDA_MEM_ALLOC_NODE_PARAMS params{};
     params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -123,7 +127,7 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps*
     }
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
     Device* device = runtime().device(properties->location.id);
-    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
 #if CUDA_VERSION >= 12030
     const uint64_t max_size = properties->maxSize;
 #else

@@ -42,6 +42,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice index) {
   return call_on_primary(index, [](Device&, Context& context) {
     // The retain count stays; the context is inactive until it is retained again.
     if (context.active()) context.tear_down();
+    context.set_flags(0);
     return CUDA_SUCCESS;
   });
 }

@@ -172,9 +172,8 @@ CUDA_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
 #if CUDA_VERSION >= 12050
 CUDA_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
   return call_about_stream(handle, [&](Stream& stream) {
-    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (handle == CU_STREAM_PER_THREAD && stream.context().green()) return CUDA_ERROR_INVALID_HANDLE;
-    *context = make_handle<CUcontext>(stream.context().root().handle());
+    if (context != nullptr) *context = make_handle<CUcontext>(stream.context().root().handle());
     if (green != nullptr) *green = make_handle<CUgreenCtx>(stream.context().green_handle);
     return CUDA_SUCCESS;
   });

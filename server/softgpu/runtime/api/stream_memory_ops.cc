@@ -81,6 +81,7 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
                        unsigned flags) {
   return call_on_stream(handle, [&](Stream& stream) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (count == 0 && !stream.capturing()) return CUDA_SUCCESS;
     std::vector<Ref<Op>> ops;
     if (const CUresult result = make_batch(count, parameters, accessing_device(stream.context()), ops);
         result != CUDA_SUCCESS)

@@ -70,9 +70,11 @@ CUDA_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
 }
 
 CUDA_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
-                                                   CUmemAllocationGranularity_flags) {
+                                                   CUmemAllocationGranularity_flags option) {
   return call([&] {
-    if (granularity == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (granularity == nullptr || option < CU_MEM_ALLOC_GRANULARITY_MINIMUM ||
+        option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+      return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = check_properties(properties); result != CUDA_SUCCESS) return result;
     *granularity = kGranule;
     return CUDA_SUCCESS;
