@@ -199,7 +199,7 @@ void copies() {
   const auto changed = [&](const char* what, auto&& change) {
     CUDA_MEMCPY3D copy = box;
     change(copy);
-    std::printf("array copy, %s -> %s\n", what, name_of(cuMemcpy3D(&copy)));
+    SHOW_NAMED(cuMemcpy3D(&copy), (std::string("array copy, ") + what).c_str());
   };
   changed("no depth", [](auto& c) { c.Depth = 0; });
   changed("half a texel", [](auto& c) { c.WidthInBytes = 6; });
@@ -210,7 +210,7 @@ void copies() {
   changed("far out", [](auto& c) { c.srcZ = ~size_t{0}; });
   changed("LOD", [](auto& c) { c.srcLOD = 1; });
   changed("no array", [](auto& c) { c.srcArray = nullptr; });
-  changed("wild array", [](auto& c) { c.srcArray = wild<CUarray>(); });
+  changed("wild<array>", [](auto& c) { c.srcArray = wild<CUarray>(); });
   changed("wild device", [](auto& c) { c.dstMemoryType = CU_MEMORYTYPE_DEVICE, c.dstDevice = kWildAddress; });
   changed("pitch too small", [](auto& c) { c.dstPitch = 8; });
   changed("unknown memory type", [](auto& c) { c.dstMemoryType = static_cast<CUmemorytype>(9); });
@@ -328,11 +328,11 @@ void textures() {
     CUDA_TEXTURE_DESC t = reading;
     change(r, t);
     CUtexObject made = 0;
-    std::printf("texture, %s -> %s\n", what, name_of(cuTexObjectCreate(&made, &r, &t, nullptr)));
+    SHOW_NAMED(cuTexObjectCreate(&made, &r, &t, nullptr), (std::string("texture, ") + what).c_str());
     if (made) cuTexObjectDestroy(made);
   };
   changed("no array", [](auto& r, auto&) { r.res.array.hArray = nullptr; });
-  changed("wild array", [](auto& r, auto&) { r.res.array.hArray = wild<CUarray>(); });
+  changed("wild<array>", [](auto& r, auto&) { r.res.array.hArray = wild<CUarray>(); });
   changed("flags", [](auto& r, auto&) { r.flags = 1; });
   changed("unknown type", [](auto& r, auto&) { r.resType = static_cast<CUresourcetype>(9); });
   changed("unknown filter", [](auto&, auto& t) { t.filterMode = static_cast<CUfilter_mode>(7); });

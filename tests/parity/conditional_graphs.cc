@@ -33,6 +33,13 @@ const char kKernels[] =
 
 CUmodule module = nullptr;
 
+// NVIDIA's driver needs a context for a condition.
+CUcontext current() {
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  return context;
+}
+
 template <class... A>
 CUgraphNode add_kernel(CUgraph graph, const char* name, std::vector<CUgraphNode> before, A... arguments) {
   CUfunction function = nullptr;
@@ -51,14 +58,12 @@ CUgraphNode add_kernel(CUgraph graph, const char* name, std::vector<CUgraphNode>
 
 CUresult add_conditional(CUgraph graph, std::vector<CUgraphNode> before, CUgraphConditionalHandle condition,
                          CUgraphConditionalNodeType type, unsigned size, CUgraph* bodies, CUgraphNode* node) {
-  CUcontext context = nullptr;
-  cuCtxGetCurrent(&context);
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
   params.conditional.handle = condition;
   params.conditional.type = type;
   params.conditional.size = size;
-  params.conditional.ctx = context;
+  params.conditional.ctx = current();
   const CUresult result = cuGraphAddNode_v2(node, graph, before.data(), nullptr, before.size(), &params);
   for (unsigned i = 0; result == CUDA_SUCCESS && i < size; ++i) bodies[i] = params.conditional.phGraph_out[i];
   return result;
@@ -81,10 +86,10 @@ void loop(CUdeviceptr at) {
   CUgraphExec exec = nullptr;
   CUgraphConditionalHandle condition = 0;
   SHOW(cuGraphCreate(&graph, 0));
-  SHOW(cuGraphConditionalHandleCreate(nullptr, graph, nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-  SHOW(cuGraphConditionalHandleCreate(&condition, nullptr, nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-  SHOW(cuGraphConditionalHandleCreate(&condition, graph, nullptr, 1, 2));
-  SHOW(cuGraphConditionalHandleCreate(&condition, graph, nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+  SHOW(cuGraphConditionalHandleCreate(nullptr, graph, current(), 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+  SHOW(cuGraphConditionalHandleCreate(&condition, nullptr, current(), 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+  SHOW(cuGraphConditionalHandleCreate(&condition, graph, current(), 1, 2));
+  SHOW(cuGraphConditionalHandleCreate(&condition, graph, current(), 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
   SHOW(add_conditional(graph, {}, 12345, CU_GRAPH_COND_TYPE_WHILE, 1, &body, &node));
   SHOW(add_conditional(graph, {}, condition, CU_GRAPH_COND_TYPE_WHILE, 2, &body, &node));
   SHOW(add_conditional(graph, {}, condition, CU_GRAPH_COND_TYPE_IF, 3, &body, &node));
@@ -115,8 +120,8 @@ void decisions(CUdeviceptr at) {
   CUgraphExec exec = nullptr;
   CUgraphConditionalHandle first = 0, second = 0, third = 0;
   SHOW(cuGraphCreate(&graph, 0));
-  SHOW(cuGraphConditionalHandleCreate(&first, graph, nullptr, 0, 0));
-  SHOW(cuGraphConditionalHandleCreate(&second, graph, nullptr, 0, 0));
+  SHOW(cuGraphConditionalHandleCreate(&first, graph, current(), 0, 0));
+  SHOW(cuGraphConditionalHandleCreate(&second, graph, current(), 0, 0));
   CUgraphNode last = add_kernel(graph, "decide", {}, first, at);
   SHOW(add_conditional(graph, {last}, first, CU_GRAPH_COND_TYPE_IF, 2, either, &node));
   (void)add_kernel(either[0], "put", {}, at + 8, 1u);
@@ -125,7 +130,7 @@ void decisions(CUdeviceptr at) {
   SHOW(add_conditional(graph, {last}, second, CU_GRAPH_COND_TYPE_SWITCH, 3, choice, &node));
   for (unsigned i = 0; i < 2; ++i) (void)add_kernel(choice[i], "put", {}, at + 12, 10 * (i + 1));
   // The third body has a nested conditional node, with a condition of that body.
-  SHOW(cuGraphConditionalHandleCreate(&third, choice[2], nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+  SHOW(cuGraphConditionalHandleCreate(&third, choice[2], current(), 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
   SHOW(add_conditional(choice[2], {}, third, CU_GRAPH_COND_TYPE_WHILE, 1, &nested, &node));
   last = add_kernel(nested, "put", {}, at + 12, 100u);
   (void)add_kernel(nested, "count_down", {last}, third, at + 16);

@@ -61,7 +61,7 @@ void before_initialising() {
 void devices() {
   int number = -1, other = -1;
   size_t bytes = 0;
-  char text[8] = "";
+  char text[64] = "";  // larger than the lengths passed: NVIDIA's driver takes a negative one for a large one
   CUuuid uuid{};
   CUdevice device = -1;
   CUdevprop properties{};
@@ -73,12 +73,12 @@ void devices() {
   SHOW(cuDeviceGet(&device, 1));
   SHOW(cuDeviceGet(&device, -1));
   SHOW(cuDeviceGet(nullptr, 0));
-  SHOW_VALUE(cuDeviceGetName(text, sizeof text, 0), "%s", text);
+  SHOW_VALUE(cuDeviceGetName(text, 8, 0), "%s", text);
   SHOW_VALUE(cuDeviceGetName(text, 1, 0), "'%s'", text);
   SHOW(cuDeviceGetName(text, 0, 0));
   SHOW(cuDeviceGetName(text, -5, 0));
   SHOW(cuDeviceGetName(nullptr, 8, 0));
-  SHOW(cuDeviceGetName(text, sizeof text, 9));
+  SHOW(cuDeviceGetName(text, 8, 9));
   SHOW_VALUE(cuDeviceTotalMem(&bytes, 0), "%zu", bytes);
   SHOW(cuDeviceTotalMem(nullptr, 0));
   SHOW(cuDeviceTotalMem(&bytes, 9));
@@ -87,7 +87,7 @@ void devices() {
   SHOW(cuDeviceGetLuid(nullptr, nullptr, 0));
   SHOW(cuDeviceGetPCIBusId(nullptr, 8, 0));
   SHOW(cuDeviceGetPCIBusId(text, 0, 0));
-  SHOW(cuDeviceGetPCIBusId(text, sizeof text, 9));
+  SHOW(cuDeviceGetPCIBusId(text, 8, 9));
   SHOW(cuDeviceGetByPCIBusId(&device, nullptr));
   SHOW(cuDeviceGetByPCIBusId(nullptr, "0000:00:00.0"));
   SHOW(cuDeviceGetByPCIBusId(&device, "no bus"));
@@ -229,7 +229,7 @@ void contexts() {
   SHOW(cuCtxDestroy(second));
   SHOW_VALUE(cuCtxGetCurrent(&current), "%d", current == nullptr);
   SHOW(cuCtxDestroy(second));
-  SHOW(cuCtxSetCurrent(second));
+  SHOW_UNLESS_GUARDED(cuCtxSetCurrent(second));  // NVIDIA's driver crashes in the next call
   SHOW(cuCtxSetCurrent(context));
   SHOW(cuCtxDestroy(context));
   SHOW(cuCtxSynchronize());
@@ -276,7 +276,7 @@ void attached_contexts() {
   REQUIRE(CUDA_SUCCESS, cuCtxDetach(context));
   REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(context));
   SHOW_VALUE(cuCtxGetCurrent(&current), "%d", current == other);
-  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(context));
+  SHOW_UNLESS_GUARDED(cuCtxSetCurrent(context));
   // A detach does not destroy a primary context; only its release does.
   cuCtxSetCurrent(primary);
   REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(primary));

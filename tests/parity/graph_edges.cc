@@ -141,7 +141,7 @@ void edges_by_hand(Work& work) {
   REQUIRE(CUDA_SUCCESS, cuGraphClone(&clone, graph));
   show_edges(clone);
   work.run(graph, 3);
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphRemoveDependencies(graph, &a, &b, nullptr, 1));
+  SHOW_UNLESS_GUARDED(cuGraphRemoveDependencies(graph, &a, &b, nullptr, 1));
   REQUIRE(CUDA_SUCCESS, cuGraphRemoveDependencies(graph, &a, &b, &programmatic, 1));
   REQUIRE(CUDA_SUCCESS, cuGraphAddDependencies(graph, &a, &b, nullptr, 1));
   show_edges(graph);

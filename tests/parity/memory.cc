@@ -10,10 +10,10 @@ namespace {
 constexpr size_t kBytes = 1 << 20;
 
 void show_copy(const char* what, CUDA_MEMCPY2D copy) {
-  std::printf("2D copy, %s -> %s\n", what, name_of(cuMemcpy2D(&copy)));
+  SHOW_NAMED(cuMemcpy2D(&copy), (std::string("2D copy, ") + what).c_str());
 }
 void show_copy(const char* what, CUDA_MEMCPY3D copy) {
-  std::printf("3D copy, %s -> %s\n", what, name_of(cuMemcpy3D(&copy)));
+  SHOW_NAMED(cuMemcpy3D(&copy), (std::string("3D copy, ") + what).c_str());
 }
 
 void boxes(CUdeviceptr address, void* host) {
@@ -139,14 +139,14 @@ void device_memory() {
   SHOW(cuMemsetD8(0, 1, 1));
   SHOW(cuMemsetD8(kWildAddress, 1, 1));
   SHOW(cuMemsetD8(kHighAddress, 1, 0x2000));
-  SHOW(cuMemsetD8(address, 1, ~size_t{0}));
+  SHOW_UNLESS_GUARDED(cuMemsetD8(address, 1, ~size_t{0}));  // NVIDIA's driver begins these, and faults
   SHOW(cuMemsetD8(address, 1, 0));
   SHOW(cuMemsetD8(kWildAddress, 1, 0));
   SHOW(cuMemsetD16(address + 1, 1, 1));
   SHOW(cuMemsetD16(address, 1, kBytes / 2 + 1));
   SHOW(cuMemsetD32(address + 2, 1, 1));
-  SHOW(cuMemsetD32(address, 1, ~size_t{0} / 4));
-  SHOW(cuMemsetD32(address, 1, size_t{1} << 62));
+  SHOW_UNLESS_GUARDED(cuMemsetD32(address, 1, ~size_t{0} / 4));
+  SHOW_UNLESS_GUARDED(cuMemsetD32(address, 1, size_t{1} << 62));
   SHOW(cuMemsetD8Async(address, 1, 10, wild<CUstream>()));
   SHOW(cuMemsetD2D8(address, 256, 1, 100, 10));
   SHOW(cuMemsetD2D8(address, 50, 1, 100, 10));
@@ -354,7 +354,7 @@ void virtual_memory() {
   SHOW(cuMemRetainAllocationHandle(nullptr, reinterpret_cast<void*>(range)));
   SHOW(cuMemUnmap(range, granularity));
   SHOW(cuMemUnmap(range + 2 * granularity, granularity));
-  SHOW(cuMemUnmap(range, 2 * granularity + 1));
+  SHOW_UNLESS_GUARDED(cuMemUnmap(range, 2 * granularity + 1));  // NVIDIA's driver rounds the size down
   SHOW(cuMemUnmap(kWildAddress, granularity));
   SHOW(cuMemAddressFree(range, size));
   SHOW(cuMemUnmap(range, 2 * granularity));
