@@ -354,7 +354,7 @@ void virtual_memory() {
   SHOW(cuMemRetainAllocationHandle(nullptr, reinterpret_cast<void*>(range)));
   SHOW(cuMemUnmap(range, granularity));
   SHOW(cuMemUnmap(range + 2 * granularity, granularity));
-  SHOW_UNLESS_GUARDED(cuMemUnmap(range, 2 * granularity + 1));  // NVIDIA's driver rounds the size down
+  SHOW_UNLESS_GUARDED(cuMemUnmap(range, 2 * granularity + 1));  // NVIDIA's driver takes it
   SHOW(cuMemUnmap(kWildAddress, granularity));
   SHOW(cuMemAddressFree(range, size));
   SHOW(cuMemUnmap(range, 2 * granularity));
