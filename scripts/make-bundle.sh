@@ -59,7 +59,7 @@ if [[ $tests == yes ]]; then  # in the same folders as in the tree and the build
   mkdir -p "$tree"/tests/{parity,python}
   cp "$build"/bin/gpupool-bench* "$tree/bin/"
   cp "$build"/tests/{probe,driver_app,driver_parity,parity_test} "$tree/tests/"
-  cp "$build"/tests/e2e_{scenarios,resume,migration,suspension,checkpoint,interprocess}_test "$tree/tests/"
+  cp "$build"/tests/e2e_{scenarios,resume,migration,suspension,interprocess}_test "$tree/tests/"
   cp "$build"/tests/parity/{runtime_parity-static,textures_parity} "$tree/tests/parity/"
   cp -r "$root/tests/gpu" "$tree/tests/"
   cp "$root/tests/python/pool.py" "$tree/tests/python/"

@@ -64,8 +64,9 @@ void passes_on_a_slow_link(const std::string& scenario) {
 
 void large_copies(const std::string& connections, const Environment& server = {},
                   const std::string& compression = "auto") {
-  std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream",
-                                     "pinned_copies_of_every_shape"};
+  std::vector<std::string> scenarios{"large_copies", "pinned_copies_of_every_shape"};
+  // On NVIDIA's driver, copies block behind those of a stream that waits for a value.
+  if (on_softgpu()) scenarios.push_back("large_copies_behind_a_stuck_stream");
   if (!over_rdma()) {  // rdma usually runs in the slow guest
     scenarios.insert(scenarios.end(),
                      {"large_asynchronous_copies", "large_boxes", "pinned_memory_comes_and_goes"});
@@ -212,7 +213,10 @@ TEST_CASE("callbacks_behind_a_trap") {
   passes_through_poold({"callbacks_behind_a_trap"});
 }
 PASSES(assertion)
-PASSES(fault_then_reset)
+TEST_CASE("fault_then_reset") {
+  if (!on_softgpu()) return report_skip("NVIDIA's driver keeps a fault of a primary context after its reset");
+  passes_both_ways({"fault_then_reset"});
+}
 
 TEST_CASE("a device that ignores wished addresses") {
   for (const char* scenario : {"copies", "virtual_memory", "managed_memory"})
@@ -225,6 +229,7 @@ TEST_CASE("memory of a pool passes between streams as its attributes say") {
   passes_through_poold({"pooled_memory_passes_between_streams"});
 }
 TEST_CASE("memory of a pool is freed with its context") {
+  if (!on_softgpu()) return report_skip("the memory of NVIDIA's driver is freed later than the context");
   passes_through_poold({"pooled_memory_of_a_destroyed_context"});
 }
 TEST_CASE("multicast objects of a device that has them") {
