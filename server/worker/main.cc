@@ -214,6 +214,7 @@ int run(const Arguments& arguments) {
   if (!devices) return fail_to_start(devices.error().message);
   describe_partitions(**library, *devices);
   auto memory_use = open_memory_use(**library, *devices);
+  const AddressRange range = reserve_addresses(**library, *devices);
   transport::RdmaOptions rdma = transport::rdma_options_from_environment([](const std::string& mistake) {
     log::warning("rdma_setting_ignored", {{"reason", mistake}});
   });
@@ -231,8 +232,6 @@ int run(const Arguments& arguments) {
     std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
   const IdleContext idle_context =
       arguments.idle_context ? make_idle_context(**library, memory_use) : IdleContext{};
-  // NVIDIA's driver takes longer to make a context behind a large range.
-  const AddressRange range = reserve_addresses(**library, *devices);
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process

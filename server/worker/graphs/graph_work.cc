@@ -106,26 +106,28 @@ std::optional<CUresult> NodeWork::read_kernel(Session& session, wire::Reader bod
     if (const CUresult result = commands::translate(session, attribute); result != CUDA_SUCCESS)
       return result;
   }
-  if ((launch.flags & wire::kLaunchCooperative) != 0) {
-    CUlaunchAttribute cooperative{};
-    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    cooperative.value.cooperative = 1;
-    attributes.push_back(cooperative);
-  }
-  const auto names_cooperation = [](const CUlaunchAttribute& attribute) {
-    return attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-  };
-  std::erase_if(attributes, [&](const CUlaunchAttribute& attribute) {
-    return names_cooperation(attribute) && attribute.value.cooperative == 0;  // a new node's value
-  });
-  const bool is_cooperative = std::any_of(attributes.begin(), attributes.end(), names_cooperation);
-  return is_cooperative ? pass_parameters_singly(session.api) : CUDA_SUCCESS;
+  return set_cooperation(session.api, (launch.flags & wire::kLaunchCooperative) != 0);
 #else
   return CUDA_ERROR_NOT_SUPPORTED;
 #endif
 }
 
 #if CUDA_VERSION >= 12000
+// `wanted`: by the launch, beside what the attributes say.
+CUresult NodeWork::set_cooperation(const DeviceApi& api, bool wanted) {
+  std::erase_if(attributes, [&](const CUlaunchAttribute& attribute) {
+    if (attribute.id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE) return false;
+    wanted |= attribute.value.cooperative != 0;
+    return true;
+  });
+  if (!wanted) return CUDA_SUCCESS;
+  CUlaunchAttribute cooperative{};
+  cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  cooperative.value.cooperative = 1;
+  attributes.push_back(cooperative);
+  return pass_parameters_singly(api);
+}
+
 // NVIDIA's driver (580) does not make a node cooperative whose parameters are packed.
 CUresult NodeWork::pass_parameters_singly(const DeviceApi& api) {
 #if CUDA_VERSION >= 12040

@@ -49,6 +49,7 @@ struct NodeWork {
  private:
   std::optional<CUresult> read_kernel(Session& session, wire::Reader body);
 #if CUDA_VERSION >= 12000
+  CUresult set_cooperation(const DeviceApi& api, bool wanted);
   CUresult pass_parameters_singly(const DeviceApi& api);
 #endif
   std::optional<CUresult> read_fill(Session& session, wire::Reader body);

@@ -27,7 +27,7 @@ using Signed = CUresult (*)(CUdeviceptr, int);
 [[maybe_unused]] const auto kRow = kExecute<Fill, device_range<2>, value, value, stream>;
 #elif ROW == 1  // the role value does not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Fill, value, value, value, stream>;
-#elif ROW == 2  // the role in does not check a CUdeviceptr
+#elif ROW == 2  // the roles in and in_or_null do not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Read, in, value>;
 #elif ROW == 3  // the role in_array does not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Read, in_array<1>, value>;
