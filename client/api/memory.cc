@@ -111,8 +111,8 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
 
 // A free to a pool is work in its stream although nothing is sent. In the legacy stream it must be ordered
 // behind the blocking streams' work and before their next work; in a blocking stream, behind the legacy
-// stream's work. On NVIDIA's driver an event recorded in an idle blocking stream is not known to wait for the
-// legacy stream, but cuStreamWaitEvent is: so the stream waits for an event of the legacy stream.
+// stream's work. On an H200 a recorded event alone did not make a wait for the blocking stream include the
+// legacy stream's work. cuStreamWaitEvent does.
 void order_free(Context& context, CUstream stream) {
   const bool legacy = cuda::handle_bits(stream) <= 1;
   if (legacy ? context.blocking_streams.load(std::memory_order_relaxed)

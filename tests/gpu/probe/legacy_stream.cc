@@ -85,4 +85,17 @@ PROBE(legacy_stream_order) {
   see("synchronise_of_an_idle_blocking_stream_waits", !caller.wait(kPatience).has_value());
   held.store(1);
   CHECK(cuCtxSynchronize());
+  // With nothing but a recorded event in it.
+  CUevent event = nullptr;
+  CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  held.store(0);
+  CHECK(cuStreamWaitValue32(nullptr, held.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  CHECK(cuEventRecord(event, blocking));
+  see("query_of_a_stream_with_an_event", name_of(cuStreamQuery(blocking)));
+  Caller second(device.context);
+  second.begin([blocking] { return cuStreamSynchronize(blocking); });
+  see("synchronise_of_a_stream_with_an_event_waits", !second.wait(kPatience).has_value());
+  held.store(1);
+  CHECK(cuCtxSynchronize());
 }
