@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -25,6 +26,7 @@ namespace {
 struct Process {
   std::mutex mutex;
   std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::unique_ptr<Session>> left;  // never destroyed: see Session::leave()
   Devices devices;
   std::atomic<bool> ready{false};
   std::atomic<bool> tried{false};
@@ -124,6 +126,17 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
   return true;
 }
 
+// Ends the sessions that are not `needed`.
+void leave_unless(Process& self, const std::function<bool(const Session&)>& needed) {
+  const auto gone = std::stable_partition(self.sessions.begin(), self.sessions.end(),
+                                          [&](const auto& session) { return needed(*session); });
+  for (auto session = gone; session != self.sessions.end(); ++session) {
+    (*session)->leave();
+    self.left.push_back(std::move(*session));
+  }
+  self.sessions.erase(gone, self.sessions.end());
+}
+
 // Numbers the devices and creates their primary contexts. Closes the sessions with servers that have no
 // visible device.
 bool take_devices(Process& self) {
@@ -134,9 +147,9 @@ bool take_devices(Process& self) {
       offered.push_back({session.get(), static_cast<int>(i), devices[i]});
   }
   self.devices = make_devices(offered, std::getenv("CUDA_VISIBLE_DEVICES"));
-  std::erase_if(self.sessions, [&](const auto& session) {
-    return std::none_of(self.devices.begin(), self.devices.end(),
-                        [&](const auto& device) { return device->session == session.get(); });
+  leave_unless(self, [&](const Session& session) {
+    return std::any_of(self.devices.begin(), self.devices.end(),
+                       [&](const auto& device) { return device->session == &session; });
   });
   const auto busy = busy_addresses();  // taken before the servers' ranges are reserved
   for (const auto& session : self.sessions) {
@@ -176,7 +189,7 @@ CUresult connect(Process& self) {
     return CUDA_ERROR_NO_DEVICE;
   }
   if (!open_sessions(servers, self.sessions) || !take_devices(self)) {
-    self.sessions.clear();
+    leave_unless(self, [](const Session&) { return false; });
     return CUDA_ERROR_NO_DEVICE;
   }
   pthread_atfork(nullptr, nullptr, [] {

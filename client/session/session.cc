@@ -222,6 +222,14 @@ void Session::say_leaving() {
   queue_.try_flush();
 }
 
+void Session::leave() {
+  say_leaving();
+  if (failed_.exchange(true, std::memory_order_acq_rel)) return;
+  receiver_.fail();
+  connection_->close();
+  links_.fail();
+}
+
 Result<void> Session::take_addresses() {
   if (offered_.empty()) return {};
   const uint64_t granularity = granularity_of(offered_.front());

@@ -178,6 +178,8 @@ class Session {
   // The program is ending: if the connection ends now, the server does not wait for another one. Later calls
   // still work.
   void say_leaving();
+  // Ends a session that has no work. The object must stay: its threads end by themselves, and refer to it.
+  void leave();
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
   // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
