@@ -336,10 +336,26 @@ bool await_idle(Session& session, Clock::duration longest) {
   return !session.outbox.over();
 }
 
+namespace {
+
+// The program has the address of a variable, and a device library other than softgpu gives it another one in
+// another process.
+bool has_fixed_variables(Session& session) {
+  if (session.api.wish_variable) return false;
+  bool found = false;
+  session.history.for_each([&](const History::Entry& entry) {
+    found |= entry.header.id == static_cast<uint16_t>(wire::Command::get_global);
+  });
+  return found;
+}
+
+}  // namespace
+
 const char* migration_obstacle(Session& session) {
   if (!session.history.on())
     return "no history, because its client cannot migrate or poold does not allow it";
   if (const char* const obstacle = session.history.obstacle()) return obstacle;
+  if (has_fixed_variables(session)) return "the address of a variable, which the driver would place elsewhere";
   if (session.virtual_memory.has_multicasts()) return "a multicast object";
   if (session.virtual_memory.shares()) return "memory that is shared with other programs";
   return session.start.connection->direct_memory() ? "a connection over rdma" : nullptr;

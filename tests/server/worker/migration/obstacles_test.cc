@@ -1,6 +1,7 @@
 // Tests how long objects that cannot migrate prevent a session from migrating.
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "protocol/images/fatbin.h"
 #include "protocol/wire/commands.h"
@@ -19,17 +20,25 @@ namespace {
 
 constexpr uint64_t kReference = make_handle(Kind::texture_reference, 1, 600);
 
+void wish_variable(const char*, unsigned long long) {}
+
 struct MigratingClient : TestClient {
-  explicit MigratingClient(uint64_t most_history_bytes = worker::kMostHistoryBytes)
+  explicit MigratingClient(uint64_t most_history_bytes = worker::kMostHistoryBytes,
+                           bool places_variables = false)
       : TestClient(false, nullptr, 0, false, nullptr, false, {}, {}, [&](worker::SessionStart& start) {
           start.can_migrate = true;
           start.most_history_bytes = most_history_bytes;
+          if (!places_variables) return;
+          start.symbol = [all = start.symbol](const char* name) {
+            return std::string_view(name) == "softgpu_wish_variable" ? reinterpret_cast<void*>(&wish_variable)
+                                                                     : all(name);
+          };
         }) {
     retain();
   }
   // Loads a module of PTX with a comment of this many bytes.
   CUresult load(uint64_t module, size_t bytes) {
-    const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n//" + std::string(bytes, 'x');
+    const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .u32 g;\n//" + std::string(bytes, 'x');
     cuda::Bytes bundle;
     REQUIRE(cuda::bundle({std::as_bytes(std::span(image.c_str(), image.size() + 1)), {}}, bundle) ==
             CUDA_SUCCESS);
@@ -60,6 +69,25 @@ TEST_CASE("texture references prevent a migration until they are destroyed") {
   CHECK(client.has_references());
   REQUIRE(client.ask("cuTexRefDestroy", bytes_of(kReference)) == CUDA_SUCCESS);
   CHECK_FALSE(client.has_references());
+}
+
+TEST_CASE("the address of a variable prevents a migration where the driver places variables") {
+  constexpr uint64_t kModule = make_handle(Kind::module, 1, 900);
+  for (const bool places : {true, false}) {
+    INFO("softgpu places variables where the worker wishes: " << places);
+    MigratingClient client(worker::kMostHistoryBytes, places);
+    const auto has_address = [&] {
+      return client.refusal().find("has the address of a variable") != std::string::npos;
+    };
+    REQUIRE(client.load(kModule, 10) == CUDA_SUCCESS);
+    CHECK_FALSE(has_address());
+    wire::Buffer body = bytes_of(wire::GetGlobal{kModule});
+    wire::Writer(body).put_text("g");
+    REQUIRE(client.ask(Command::get_global, body) == CUDA_SUCCESS);
+    CHECK(has_address() == !places);
+    REQUIRE(client.ask("cuModuleUnload", bytes_of(kModule)) == CUDA_SUCCESS);
+    CHECK_FALSE(has_address());
+  }
 }
 
 // A client that can migrate could otherwise have its worker keep any number of images of up to 1 GiB.
