@@ -167,6 +167,20 @@ TEST_CASE("the session of a killed program ends soon and that of an ended progra
   CHECK(std::chrono::steady_clock::now() < end);
 }
 
+TEST_CASE("a program that sees no device leaves its server at once") {
+  Pool pool;
+  constexpr size_t kPrograms = 20;
+  for (size_t i = 0; i < kPrograms; ++i) {
+    const Finished app =
+        run_patiently({driver_app(), "no_visible_devices"}, pool.through({{"CUDA_VISIBLE_DEVICES", ""}}));
+    INFO(app.output);
+    CHECK(app.status == 0);
+  }
+  REQUIRE(pool.poold().await_log("session_ended", kPrograms));
+  // The session of a program that was killed is kept for some seconds.
+  CHECK(lines_with(pool.poold().log(), "client_connection_broken").empty());
+}
+
 TEST_CASE("only a session's client can resume it") {
   Pool pool({}, kResumes);
   Resumable session(pool);

@@ -355,7 +355,8 @@ const char* migration_obstacle(Session& session) {
   if (!session.history.on())
     return "no history, because its client cannot migrate or poold does not allow it";
   if (const char* const obstacle = session.history.obstacle()) return obstacle;
-  if (has_fixed_variables(session)) return "the address of a variable, which the driver would place elsewhere";
+  if (has_fixed_variables(session))
+    return "the address of a variable, which the driver would place elsewhere";
   if (session.virtual_memory.has_multicasts()) return "a multicast object";
   if (session.virtual_memory.shares()) return "memory that is shared with other programs";
   return session.start.connection->direct_memory() ? "a connection over rdma" : nullptr;

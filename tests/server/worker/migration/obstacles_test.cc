@@ -38,7 +38,8 @@ struct MigratingClient : TestClient {
   }
   // Loads a module of PTX with a comment of this many bytes.
   CUresult load(uint64_t module, size_t bytes) {
-    const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .u32 g;\n//" + std::string(bytes, 'x');
+    const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .u32 g;\n//" +
+                              std::string(bytes, 'x');
     cuda::Bytes bundle;
     REQUIRE(cuda::bundle({std::as_bytes(std::span(image.c_str(), image.size() + 1)), {}}, bundle) ==
             CUDA_SUCCESS);
