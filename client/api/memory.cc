@@ -110,16 +110,20 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
 }
 
 // A free to a pool is work in its stream although nothing is sent. In the legacy stream it must be ordered
-// behind the blocking streams' work and before their next work; in a blocking stream, behind the legacy
-// stream's work. On an H200 a recorded event alone did not make a wait for the blocking stream include the
-// legacy stream's work. cuStreamWaitEvent does.
-void order_free(Context& context, CUstream stream) {
+// behind the blocking streams' work and before their next work: an event does that. In a blocking stream it
+// must be behind the legacy stream's work. On an H200 an event alone did not make a wait for the stream
+// include that work; cuStreamWaitEvent does, also for an event that has nothing to do with either stream.
+void order_free(Context& current, CUstream stream) {
   const bool legacy = cuda::handle_bits(stream) <= 1;
-  if (legacy ? context.blocking_streams.load(std::memory_order_relaxed)
-             : is_blocking(cuda::handle_bits(stream))) {
-    (void)order_after(context, stream, context, nullptr);
-    (void)record_marker_event(context, stream);
-  }
+  if (legacy ? !current.blocking_streams.load(std::memory_order_relaxed)
+             : !is_blocking(cuda::handle_bits(stream)))
+    return;
+  Context* context = &current;
+  CUstream own = nullptr;
+  if (!legacy && context_of_stream(stream, &context) == CUDA_SUCCESS &&
+      internal_stream(*context, &own) == CUDA_SUCCESS)
+    (void)order_after(*context, stream, *context, own);
+  (void)record_marker_event(*context, stream);
 }
 
 CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdeviceptr* address,

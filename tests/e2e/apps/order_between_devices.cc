@@ -125,3 +125,28 @@ SCENARIO(frees_behind_the_legacy_stream) {
     OK(cuMemFree(second));
   }
 }
+
+// A free in a blocking stream orders it behind the legacy stream, but behind no other blocking stream.
+SCENARIO(frees_beside_a_stream_that_waits) {
+  const Side a(0, kBytes);
+  a.use();
+  CUstream waiting = nullptr, freeing = nullptr;
+  CUdeviceptr flag = 0;
+  OK(cuStreamCreate(&waiting, CU_STREAM_DEFAULT));
+  OK(cuStreamCreate(&freeing, CU_STREAM_DEFAULT));
+  OK(cuMemAlloc(&flag, sizeof(unsigned)));
+  OK(cuMemsetD32(flag, 0, 1));
+  CUstream setting = nullptr;
+  OK(cuStreamCreate(&setting, CU_STREAM_NON_BLOCKING));
+  for (unsigned round = 1; round <= 5; ++round) {
+    CUdeviceptr memory = 0;
+    OK(cuMemAllocAsync(&memory, kBytes, freeing));
+    OK(cuStreamSynchronize(freeing));
+    OK(cuStreamWaitValue32(waiting, flag, round, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuMemsetD8Async(memory, 1, kBytes, freeing));
+    OK(cuMemFreeAsync(memory, freeing));
+    OK(cuStreamSynchronize(freeing));  // the value is written only afterwards
+    OK(cuStreamWriteValue32(setting, flag, round, CU_STREAM_WRITE_VALUE_DEFAULT));
+    OK(cuStreamSynchronize(waiting));
+  }
+}
