@@ -244,7 +244,7 @@ class Daemon {
     client.lease = admitted->lease;
     client.credential.kind = Credential::Kind::lease;
     if (admitted->suspended && !client.resume && !client.monitor)
-      return refuse(std::move(client), {control::HelloReply::SUSPENDED, kLeaseSuspended});
+      return acceptor_.refuse(std::move(client), {control::HelloReply::SUSPENDED, kLeaseSuspended});
     serve(std::move(client));
   }
 
