@@ -239,6 +239,7 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* blamed,
     for (size_t i = 0; i < exec->nodes.size(); ++i) {
       std::swap(exec->nodes[i].callback, description.nodes[i].callback);
       std::swap(exec->nodes[i].enabled, description.nodes[i].enabled);
+      std::swap(exec->nodes[i].launch, description.nodes[i].launch);
     }
     std::swap(exec->allocated, description.allocated);
     std::swap(exec->freed, description.freed);

@@ -1,4 +1,5 @@
 // Changes of single nodes of executable graphs (client/graphs/graph_exec.h).
+#include <algorithm>
 #include <utility>
 
 #include "client/api/graph_node_kinds.h"
@@ -26,6 +27,11 @@ CUresult on_enabled(CUgraphExec handle, CUgraphNode node,
     }
     return body(*exec, *known);
   });
+}
+
+bool has_conditions(const GraphExec& exec) {
+  return std::any_of(exec.nodes.begin(), exec.nodes.end(),
+                     [](const GraphExec::Node& node) { return node.kind == wire::GraphNodeKind::condition; });
 }
 
 }  // namespace
@@ -60,10 +66,11 @@ CUresult gpupool::client::set_exec_node(CUgraphExec handle, CUgraphNode node, CU
         body.put(wire::SetGraphNode{exec->handle, number, 0});
         body.put_bytes(record.data(), record.size());
       };
-      // The driver does not refuse other parameters for the same launch. XLA sets those of all kernels before
-      // each launch of a graph.
+      // Other parameters for the same launch are not refused, unless they name a condition of the graph. XLA
+      // sets those of all kernels before each launch.
       wire::Buffer reply;
-      const bool only_parameters = !described.launch.empty() && described.launch == known->launch;
+      const bool only_parameters =
+          !described.launch.empty() && described.launch == known->launch && !has_conditions(*exec);
       result = only_parameters ? exec->session->post(kCommand, context, write)
                                : exec->session->call(kCommand, context, write, reply);
     }
