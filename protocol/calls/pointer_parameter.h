@@ -110,7 +110,7 @@ struct InArrayParameter : ParameterBase {
   static bool read(Reader& reader, Slot& slot) {
     slot.present = reader.get<uint8_t>() != 0;
     const auto count = reader.get<uint64_t>();
-    if (count > kMaxArrayBytes / sizeof(V)) return false;
+    if (count > kMaxArrayBytes / sizeof(V) || (count != 0 && !slot.present)) return false;
     const auto bytes = reader.get_bytes(count * sizeof(V));
     slot.items.reserve(1);  // the address of an empty array is not null, either
     slot.items.resize(bytes.size() / sizeof(V));
