@@ -224,14 +224,14 @@ int run(const Arguments& arguments) {
     if (const auto restricted = sandbox::restrict_calls(arguments.other_calls); !restricted)
       return fail_to_start(restricted.error().message);
   }
+  const IdleContext idle_context =
+      arguments.idle_context ? make_idle_context(**library, memory_use) : IdleContext{};
   const auto told = server::send_control<server::ControlKind::ready>(server::kControlDescriptor, {},
                                                                      summarize_devices(**library, *devices));
   // Nothing has run on the device before the first client, so the library's exit handlers have nothing to
   // wait for.
   if (!told)
     std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
-  const IdleContext idle_context =
-      arguments.idle_context ? make_idle_context(**library, memory_use) : IdleContext{};
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process

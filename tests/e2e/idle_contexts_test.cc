@@ -3,6 +3,7 @@
 #include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
+#include "tests/support/raw_client.h"
 
 using namespace gpupool::testing;
 
@@ -41,6 +42,16 @@ TEST_CASE("a session's memory is counted with a context that was there before") 
   const uint64_t used = used_by_a_program(without);
   CHECK(used >= kContextBytes);
   CHECK(used_by_a_program(with) == used);
+}
+
+TEST_CASE("a session pays for the context that was there before from its beginning") {
+  WithIdleContexts pool;
+  RawClient client(pool.poold().endpoint());
+  client.open();
+  CHECK(eventually([&] {
+    const Json sessions = sessions_of(pool);
+    return sessions.size() == 1 && sessions[0]["gpus"][0]["memory_used_bytes"] == kContextBytes;
+  }));
 }
 
 TEST_CASE("programs with any contexts pass in a worker that has one") {

@@ -49,6 +49,13 @@ void remove(Contexts& contexts, HandleTable& table, ContextState& context) {
   contexts.remove(context.handle);
 }
 
+// Call once the session has a context of its own.
+void drop_idle_context(Session& session) {
+  IdleContext& idle = session.start.idle_context;
+  if (idle.held()) session.memory.uncharge(kIdleContextDevice, idle.bytes);
+  idle.release();
+}
+
 void add(Session& session, uint64_t handle, CUcontext object, int device, bool primary, GreenContext green,
          MemoryCharges::PendingContext& pending) {
   ContextState& added = *session.contexts.add(handle, object, device, primary);
@@ -152,8 +159,6 @@ Outcome retain_primary_context(Session& session, Command& command) {
     if (result == CUDA_SUCCESS) ++known->retained;
     return result;
   }
-  IdleContext& idle = session.start.idle_context;
-  const uint64_t idle_bytes = idle.held() && body->device == kIdleContextDevice ? idle.bytes : 0;
   MemoryCharges::PendingContext pending(session.memory_charges, body->device);
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUresult result = session.memory.with_reclaimed(
@@ -161,8 +166,10 @@ Outcome retain_primary_context(Session& session, Command& command) {
   if (result != CUDA_SUCCESS) return result;
   GreenContext green = nullptr;
   if (session.start.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
+  const IdleContext& idle = session.start.idle_context;
+  const uint64_t idle_bytes = idle.held() && body->device == kIdleContextDevice ? idle.bytes : 0;
+  drop_idle_context(session);  // `object` may be the same context, which goes on
   if (result == CUDA_SUCCESS) result = pending.measure(object, idle_bytes);
-  idle.release();
   if (result != CUDA_SUCCESS) {
     destroy_context_object(session, object, true, green);
     session.api.cuDevicePrimaryCtxRelease_v2(body->device);
@@ -225,7 +232,7 @@ Outcome create_context(Session& session, Command& command) {
   if (green_wanted) return create_green(session, body, description);
   if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(nullptr);
-  session.start.idle_context.release();
+  drop_idle_context(session);
   MemoryCharges::PendingContext pending(session.memory_charges, body.device);
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;

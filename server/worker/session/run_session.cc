@@ -43,6 +43,14 @@ class Watchdog {
   std::thread thread_;
 };
 
+// The tenant pays for the context from the beginning, or does not get it.
+void charge_idle_context(Session& session) {
+  IdleContext& idle = session.start.idle_context;
+  if (idle.held() && (!session.start.visible.number_of(kIdleContextDevice) ||
+                      session.memory.charge(kIdleContextDevice, idle.bytes) != CUDA_SUCCESS))
+    idle.release();
+}
+
 }  // namespace
 
 int run_session(SessionStart start) {
@@ -55,6 +63,7 @@ int run_session(SessionStart start) {
   if (start.resumable) start.resume.offers = &resumptions.emplace(*start.control);
   Session session(start);
   send_refusals(session.outbox, session.ledger, start);
+  charge_idle_context(session);
   if (start.capture_output) {
     if (const auto captured = session.capture.start(); !captured) {
       session.outbox.end(captured.error().message);
