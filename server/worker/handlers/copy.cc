@@ -240,7 +240,7 @@ Outcome copy_from_device(Session& session, Command& command) {
     do {
       session.copies.small.flush();
       if (session.copies.small.idle()) return Outcome::parked();
-    } while (!session.inbox.look() && std::chrono::steady_clock::now() < stop);
+    } while (!session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
   }
   session.copies.small.serve(*stream);
   return Outcome::parked();

@@ -32,7 +32,7 @@ bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
 // time or when another command has arrived. Gives passed marks back to the pool.
 bool poll_marks(Session& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
   const auto stop = begin + session.spin_time.limit();
-  while (!session.inbox.look()) {
+  while (!session.inbox.has_input()) {
     while (!marks.events.empty() && passed(session.api, marks.events.back(), result)) {
       marks.pool->give(marks.events.back());
       marks.events.pop_back();
@@ -169,7 +169,7 @@ Outcome synchronize_event(Session& session, Command& command) {
   CUresult result = CUDA_SUCCESS;
   bool done = passed(session.api, event, result);
   const bool at_once = done;
-  while (!done && !session.inbox.look() && SpinTime::Clock::now() < stop)
+  while (!done && !session.inbox.has_input() && SpinTime::Clock::now() < stop)
     done = passed(session.api, event, result);
   if (done) {
     if (!at_once) session.spin_time.note_wait(SpinTime::Clock::now() - begin);

@@ -60,14 +60,6 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
   return received;
 }
 
-bool Inbox::look() {
-  if (has_input() || replayed_) return has_input();
-  begin_ = end_ = 0;
-  const auto received = receive_some({buffer_.get(), capacity_});
-  if (received) end_ = *received;
-  return !received || has_input();  // the next receive() reports the error
-}
-
 Result<void> Inbox::fill(size_t wanted) {
   if (end_ - begin_ >= wanted) return {};
   if (wanted > capacity_) {  // bounded: next() rejects bodies above kMaxBodyBytes

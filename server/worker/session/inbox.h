@@ -36,8 +36,6 @@ class Inbox {
   void end_replay();
   // True if the buffer holds unread bytes.
   bool has_input() const { return end_ != begin_; }
-  // True if there is input, also in the connection. Never waits.
-  bool look();
 
  private:
   Result<void> fill(size_t wanted);              // receives until the buffer holds `wanted` bytes

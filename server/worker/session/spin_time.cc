@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::seconds kCountEvery{1};
 // Upper limit of a learned duration, so that a single long wait is soon outweighed by short ones.
-constexpr std::chrono::milliseconds kLongest{5};
+constexpr std::chrono::milliseconds kLongest{1};
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // Determines how long the executor polls the device before it parks a wait: a wait thread costs two wake-ups,
-// and with NVIDIA's driver an interrupt, together 130 us on an H200, where polling sees the end after 8 us. A
-// program on the bare driver polls as long as it takes. Learned from the durations of the session's waits;
-// polling longer than a moment is only allowed where it is likely to pay off and CPU cores are free.
+// and with NVIDIA's driver an interrupt. Learned from the durations of the session's waits; polling longer
+// than a moment is only allowed where it is likely to pay off and CPU cores are free.
 //
 // limit(): executor's thread; note_wait(): any thread.
 #pragma once
@@ -14,7 +13,7 @@ class SpinTime {
  public:
   using Clock = std::chrono::steady_clock;
   using Microseconds = std::chrono::microseconds;
-  static constexpr Microseconds kShortSpin{25}, kLeast{100}, kMost{1000};
+  static constexpr Microseconds kShortSpin{25}, kLeast{100}, kMost{200};
   // No longer polling with fewer free cores: other sessions and programs need them.
   static constexpr int kFreeCores = 4;
 
@@ -30,7 +29,7 @@ class SpinTime {
   int (*const count_free_)();
   bool cores_are_free_ = false;
   Clock::time_point counted_{};
-  std::atomic<int64_t> mean_{std::chrono::nanoseconds(2 * kMost).count()};
+  std::atomic<int64_t> mean_{std::chrono::nanoseconds(Microseconds{1000}).count()};
 };
 
 }  // namespace gpupool::worker
