@@ -1,5 +1,4 @@
 // Changes of single nodes of executable graphs (client/graphs/graph_exec.h).
-#include <algorithm>
 #include <utility>
 
 #include "client/api/graph_node_kinds.h"
@@ -29,9 +28,9 @@ CUresult on_enabled(CUgraphExec handle, CUgraphNode node,
   });
 }
 
+// GraphDescription describes the conditions of a graph and of its bodies first.
 bool has_conditions(const GraphExec& exec) {
-  return std::any_of(exec.nodes.begin(), exec.nodes.end(),
-                     [](const GraphExec::Node& node) { return node.kind == wire::GraphNodeKind::condition; });
+  return !exec.nodes.empty() && exec.nodes.front().kind == wire::GraphNodeKind::condition;
 }
 
 }  // namespace
