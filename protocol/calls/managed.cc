@@ -9,6 +9,10 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
+int id_of(const ManagedLocation& place) {
+  return place.type == ManagedLocation::kNone ? CU_DEVICE_INVALID : place.id;
+}
+
 // Advice and prefetches apply to whole pages of the range.
 uint64_t page_of(uint64_t address) {
   return address / kPage * kPage;
@@ -100,12 +104,6 @@ void ManagedAdvice::forget(uint64_t address, uint64_t bytes) {
   split(end);
   ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
 }
-
-namespace {
-int id_of(const ManagedLocation& place) {
-  return place.type == 0 ? CU_DEVICE_INVALID : place.id;
-}
-}  // namespace
 
 CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address,
                             uint64_t bytes) const {
