@@ -1,5 +1,5 @@
-// What the legacy stream orders: which kinds of work in a blocking stream wait for earlier work of the legacy
-// stream, and the other way round.
+// Finds out which kinds of work in a blocking stream wait for earlier work of the legacy stream, and the
+// other way round.
 #include "probe.h"
 
 using namespace probe;
@@ -36,6 +36,15 @@ const Kind kKinds[] = {
      }},
 };
 
+// Gives the stream work that is held until the CPU stores 1 to the word.
+void hold(CUstream stream, const Word& word, const Kernels& kernels) {
+  word.store(0);
+  CHECK(cuStreamWaitValue32(stream, word.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  CUdeviceptr data = 0;
+  void* parameters[] = {&data};
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+}
+
 // Holds `first` with a value, then gives `second` work and an event. Returns whether the event waits.
 bool waits(const Kind& kind, CUstream first, CUstream second, const Kernels& kernels) {
   const Word held, word;
@@ -44,10 +53,7 @@ bool waits(const Kind& kind, CUstream first, CUstream second, const Kernels& ker
   CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   CHECK(cuEventRecord(completed, second));
   CHECK(cuCtxSynchronize());
-  CHECK(cuStreamWaitValue32(first, held.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
-  CUdeviceptr data = 0;
-  void* parameters[] = {&data};
-  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, first, parameters, nullptr));
+  hold(first, held, kernels);
   kind.give(second, completed, kernels, word);
   CHECK(cuEventRecord(event, second));
   const bool done = eventually([&] { return cuEventQuery(event) == CUDA_SUCCESS; }, kPatience);
@@ -78,8 +84,7 @@ PROBE(legacy_stream_order) {
   // Without any work in the blocking stream.
   step("synchronise an idle blocking stream");
   const Word held;
-  CHECK(cuStreamWaitValue32(nullptr, held.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
-  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  hold(nullptr, held, kernels);
   Caller caller(device.context);
   caller.begin([blocking] { return cuStreamSynchronize(blocking); });
   see("synchronise_of_an_idle_blocking_stream_waits", !caller.wait(kPatience).has_value());
@@ -88,9 +93,7 @@ PROBE(legacy_stream_order) {
   // With nothing but a recorded event in it.
   CUevent event = nullptr;
   CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  held.store(0);
-  CHECK(cuStreamWaitValue32(nullptr, held.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
-  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  hold(nullptr, held, kernels);
   CHECK(cuEventRecord(event, blocking));
   see("query_of_a_stream_with_an_event", name_of(cuStreamQuery(blocking)));
   Caller second(device.context);
