@@ -83,7 +83,8 @@ Result<std::unique_ptr<Session>> open_session(Settings& settings, const LeasedSe
 }
 
 // Opens the session with server `index` of the lease or list. Waits, without limit, while the lease is
-// suspended. When it is resumed, it may be at another server.
+// suspended: poold keeps no connection for it, so the client asks again. When it is resumed, it may be at
+// another server.
 Result<std::unique_ptr<Session>> open_when_resumed(Settings& settings, LeasedServer server, size_t index) {
   constexpr std::chrono::milliseconds kPause{500};
   for (bool told = false;; told = true) {

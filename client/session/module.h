@@ -80,7 +80,7 @@ struct JitOptions : cuda::JitOptionList {
 
 // Sends bytes to the server as an upload, for a later command to use. *upload: its number.
 CUresult upload_image(Session& session, std::span<const std::byte> bytes, uint64_t* upload);
-// What the server's compiler or linker has to say.
+// The logs of the server's compiler or linker.
 struct JitReport {
   std::string error, info;
 };

@@ -17,7 +17,7 @@ struct WithIdleContexts : Pool {
       : Pool(gpu, {"--idle-contexts", "yes", "--idle-workers", "1"}) {}
 };
 
-// What the quota counts for a program, as pool-admin shows it.
+// Returns the bytes of a program's GPU memory that count in its quota, as pool-admin shows them.
 uint64_t used_by_a_program(Pool& pool) {
   Process app({driver_app(), "counting", "1000000", "4000"}, pool.through());
   REQUIRE(app.await_output("working"));
