@@ -26,7 +26,7 @@ struct RequiredPointer : Base {
 
 template <class T>
 struct Parameter<role::in_or_null, T*> : ParameterBase {
-  static_assert(!kMayBeDeviceAddress<T>, "the roles in and in_or_null do not check a CUdeviceptr");
+  static_assert(!kMayBeDeviceAddress<T>, "the roles in, in_or_null and in_out do not check a CUdeviceptr");
   using V = std::remove_const_t<T>;
   using Slot = std::optional<V>;
   template <class Ends, class Args>
@@ -69,17 +69,12 @@ template <class T>
 struct Parameter<role::out, T*> : RequiredPointer<Parameter<role::out_or_null, T*>> {};
 
 template <class T>
-struct Parameter<role::in_out, T*> : RequiredPointer<Parameter<role::out_or_null, T*>> {
-  static_assert(!kMayBeDeviceAddress<T>, "the role in_out does not check a CUdeviceptr");
-  using Slot = std::optional<T>;
-  template <class Ends, class Args>
-  static void write(Writer& writer, T* arg, const Args&, Ends&) {
-    writer.put<uint8_t>(arg != nullptr);
-    if (arg) writer.put(*arg);
-  }
-  static bool read(Reader& reader, Slot& slot) {
-    if (reader.get<uint8_t>()) slot = reader.get<T>();
-    return true;
+struct Parameter<role::in_out, T*> : Parameter<role::in, T*> {
+  using Out = Parameter<role::out, T*>;
+  static void write_reply(Writer& writer, typename Out::Slot& slot) { Out::write_reply(writer, slot); }
+  template <class Args>
+  static void read_reply(Reader& reader, T* arg, const Args& args) {
+    Out::read_reply(reader, arg, args);
   }
 };
 

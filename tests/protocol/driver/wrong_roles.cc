@@ -27,11 +27,11 @@ using Signed = CUresult (*)(CUdeviceptr, int);
 [[maybe_unused]] const auto kRow = kExecute<Fill, device_range<2>, value, value, stream>;
 #elif ROW == 1  // the role value does not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Fill, value, value, value, stream>;
-#elif ROW == 2  // the roles in and in_or_null do not check a CUdeviceptr
+#elif ROW == 2  // the roles in, in_or_null and in_out do not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Read, in, value>;
 #elif ROW == 3  // the role in_array does not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Read, in_array<1>, value>;
-#elif ROW == 4  // the role in_out does not check a CUdeviceptr
+#elif ROW == 4  // the roles in, in_or_null and in_out do not check a CUdeviceptr
 [[maybe_unused]] const auto kRow = kExecute<Write, in_out>;
 #elif ROW == 5  // the size of a device address's bytes is a parameter of type size_t
 [[maybe_unused]] const auto kRow = kExecute<Signed, device_range<1>, value>;
