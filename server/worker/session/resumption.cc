@@ -18,6 +18,10 @@ constexpr milliseconds kAfterEnd{5000};
 
 constexpr milliseconds kUsualNotice{100};  // from the end of a connection until its reader notices
 
+Error replaced() {
+  return {ErrorCode::lost, "the client has opened another connection"};
+}
+
 bool was_closed(const Error& why) {
   return why.code == ErrorCode::closed || why.code == ErrorCode::reset;
 }
@@ -77,7 +81,7 @@ void Resumption::take(server::ControlMessage message) {
     offered_ = std::move(message);
   }
   // This side may not have noticed yet that the old connection is broken.
-  connection_.break_carrier({ErrorCode::lost, "the client has opened another connection"});
+  connection_.break_carrier(replaced());
   changed_.notify_all();
 }
 
@@ -127,7 +131,12 @@ bool Resumption::wait_for_client(const Error& why, Clock::time_point start) {
     }
     if (!offer) return false;
     const auto resumed = resume(*offer);
-    if (resumed) return true;
+    if (resumed) {
+      // take() cannot break a carrier before it is in use.
+      const std::lock_guard lock(mutex_);
+      if (offered_) connection_.break_carrier(replaced());
+      return true;
+    }
     log::info("session_not_resumed",
               {{"session", terms_.session_number}, {"link", link_}, {"reason", resumed.error().message}});
   }

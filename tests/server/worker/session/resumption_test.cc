@@ -1,0 +1,83 @@
+// Tests which connection a worker continues a session on if the client opens several.
+#include "server/worker/session/resumption.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <future>
+#include <optional>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using server::ControlKind;
+
+namespace {
+
+// A connected pair of sockets, of which the other side takes ends[1].
+struct Sockets {
+  explicit Sockets(int type = SOCK_STREAM) {
+    REQUIRE(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) == 0);
+  }
+  ~Sockets() { ::close(ends[0]); }
+  Sockets(const Sockets&) = delete;
+  Sockets& operator=(const Sockets&) = delete;
+  int ends[2];
+};
+
+// The control socket, and the worker's side of it.
+struct ControlSocket : Sockets {
+  ControlSocket() : Sockets(SOCK_SEQPACKET) {}
+  ~ControlSocket() {
+    ::shutdown(ends[0], SHUT_RDWR);  // ends the thread of `control`
+    control.reset();
+    ::close(ends[1]);
+  }
+  std::optional<Control> control{std::in_place, ends[1], nullptr};
+};
+
+std::unique_ptr<transport::Connection> adopt(int descriptor) {
+  auto connection = transport::adopt_stream(descriptor, "client", {});
+  REQUIRE(connection);
+  return std::move(*connection);
+}
+
+server::ControlMessage offer(const Sockets& client) {
+  server::ControlMessage message{.kind = ControlKind::resume, .descriptor = client.ends[1]};
+  const server::packet::Resume body{};
+  std::memcpy(message.body_bytes.data(), &body, sizeof body);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("a connection that comes while an earlier one is taken over replaces it") {
+  const Sockets first, second, third;
+  ControlSocket poold;
+  Resumptions offers(*poold.control);
+  transport::ResumableConnection connection(adopt(first.ends[1]));
+  connection.start();
+
+  std::optional<Resumption> resumption;
+  std::promise<void> again;
+  unsigned welcomed = 0;
+  const auto welcome = [&](const server::ControlMessage& message, uint64_t) {
+    if (++welcomed == 1)
+      resumption->take(offer(third));
+    else
+      again.set_value();
+    return Result(adopt(message.descriptor));
+  };
+  resumption.emplace(connection, 0,
+                     Resumption::Terms{&offers, welcome, std::chrono::seconds(60), /*session_number=*/1});
+  resumption->take(offer(second));
+  REQUIRE(again.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+
+  const iovec bytes{const_cast<char*>("hello"), 5};
+  REQUIRE(transport::send_all(connection, {&bytes, 1}, transport::Clock::now() + std::chrono::seconds(20)));
+  char received[5];
+  REQUIRE(::recv(third.ends[0], received, sizeof received, MSG_WAITALL) == sizeof received);
+  CHECK(std::string_view(received, sizeof received) == "hello");
+}
