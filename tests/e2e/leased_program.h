@@ -1,7 +1,6 @@
 // Programs under leases of a whole pool, and the scheduler's JSON replies. Included by the tests of this
 // folder. Not thread-safe; fails the test.
 #pragma once
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool_admin.h"
 #include "tests/e2e/whole_pool.h"
+#include "tests/support/end_file.h"
 
 namespace gpupool::testing {
 
@@ -23,18 +23,16 @@ inline Json json_of(const WholePool& pool, std::vector<std::string> words) {
 }
 
 // A leased program that changes its memory all the time, until this object ends it.
-struct Leased {
+struct Leased : EndFile {
   explicit Leased(const WholePool& pool,
                   std::vector<std::string> wishes = {"--compute", "20", "--memory", "48MiB"})
       : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
     REQUIRE(app.await_output("working", kLongPatience));
   }
   void expect_nothing_lost() {
-    std::ofstream(end) << "end";
+    end_program();
     expect_success(app, "nothing is lost");
   }
-  const TemporaryFolder folder;
-  const std::string end = folder.path() / "end";
   Process app;
 };
 

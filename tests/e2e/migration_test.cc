@@ -2,13 +2,12 @@
 // cannot move goes on where it is.
 #include <signal.h>
 
-#include <fstream>
-
 #include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool.h"
 #include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
 #include "tests/support/cutting_proxy.h"
+#include "tests/support/end_file.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -66,13 +65,6 @@ struct Move {
 };
 
 }  // namespace
-
-// Programs run until the file exists, however fast the device is.
-struct EndFile {
-  void end_program() const { std::ofstream(end) << "end"; }
-  const TemporaryFolder folder;
-  const std::string end = folder.path() / "end";
-};
 
 // The scenario `counting`, until expect_right_count().
 struct CountingMove : EndFile, Move {

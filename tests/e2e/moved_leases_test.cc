@@ -111,10 +111,9 @@ TEST_CASE("programs that start under a lease that has moved use its new node") {
 TEST_CASE("a lease whose session cannot move stays and pool-admin says why") {
   WholePool pool;
   INFO(pool.pool_admin({"policy", "set", "move=2"}));
-  const TemporaryFolder folder;
-  const std::string end = folder.path() / "end";
+  const EndFile file;
   // It has arrays, and memory that it may share.
-  Process app(pool.command({}, {driver_app(), "computes_on_all_kinds_until", end}), {});
+  Process app(pool.command({}, {driver_app(), "computes_on_all_kinds_until", file.end}), {});
   REQUIRE(app.await_output("round 1", kLongPatience));
   const std::string node = nodes_of_leases(pool).at(0);
   const std::string lease = json_of(pool, {"leases"})[0]["id"];
@@ -131,7 +130,7 @@ TEST_CASE("a lease whose session cannot move stays and pool-admin says why") {
       },
       kLongPatience));
   CHECK(nodes_of_leases(pool).at(0) == node);
-  std::ofstream(end) << "end";
+  file.end_program();
   const int status = app.wait(kLongPatience);
   INFO(app.output());
   CHECK(status == 0);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "tests/e2e/pool.h"
 #include "tests/e2e/pool_admin.h"
 #include "tests/support/catch.h"
+#include "tests/support/end_file.h"
 #include "tests/support/http_get.h"
 
 namespace gpupool::testing {
@@ -56,7 +56,7 @@ struct Store {
 };
 
 // A program that changes everything all the time, until this object ends it, on a server that may suspend it.
-struct Changing {
+struct Changing : EndFile {
   explicit Changing(unsigned mebibytes, const std::vector<std::string>& options = {}, Environment more = {},
                     const Environment& server = {}, const std::vector<std::string>& launcher = {})
       : Changing("changing", {std::to_string(mebibytes)}, options, std::move(more), server, launcher) {}
@@ -103,12 +103,11 @@ struct Changing {
     REQUIRE(reply["resumed"] == true);
   }
   void expect_nothing_lost() {
-    std::ofstream(end) << "end";
+    end_program();
     expect_success(app, "nothing is lost");
   }
 
   const Store store;
-  const std::string end = store.folder.path() / "end";
   std::optional<Pool> pool;
   Process app;
   std::string number, path;

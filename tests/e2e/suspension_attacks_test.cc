@@ -1,6 +1,8 @@
 // Attacks on suspended sessions: servers that send their clients elsewhere, and replaced files.
 #include <unistd.h>
 
+#include <fstream>
+
 #include "server/suspension/record_file.h"
 #include "tests/e2e/suspended_program.h"
 #include "tests/server/suspension/memory_file.h"

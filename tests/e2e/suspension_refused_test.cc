@@ -1,4 +1,6 @@
 // Sessions that cannot be suspended or resumed stay what they are: running, or suspended and whole.
+#include <fstream>
+
 #include "tests/e2e/suspended_program.h"
 
 using namespace gpupool;
@@ -154,11 +156,11 @@ TEST_CASE("a session for which the GPU or the quota has no room stays suspended,
   expect_refusal("another memory size");
   REQUIRE(pool_admin(*changing.pool, {"quota", "set", "default", "memory=unlimited"}).status == 0);
   {
-    const std::string end = changing.store.folder.path() / "other_end";
-    Process other({driver_app(), "changing", end, "150"}, changing.through({}));
+    const EndFile file;
+    Process other({driver_app(), "changing", file.end, "150"}, changing.through({}));
     REQUIRE(other.await_output("working"));
     expect_refusal("OUT_OF_MEMORY");
-    std::ofstream(end) << "end";
+    file.end_program();
     CHECK(other.wait(kLongPatience) == 0);
   }
   CHECK(eventually([&] { return sessions_of(*changing.pool).size() == 1; }));

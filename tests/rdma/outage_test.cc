@@ -4,6 +4,7 @@
 #include "tests/e2e/pool.h"
 #include "tests/rdma/cable.h"
 #include "tests/support/catch.h"
+#include "tests/support/end_file.h"
 #include "tests/support/raw_client.h"
 
 using namespace gpupool;
@@ -40,8 +41,8 @@ hello::Hello rdma_hello(bool can_resume_rdma) {
 TEST_CASE("a program counts on after its cable was pulled in the middle of copies") {
   Pool pool(kDevice, kAtCable);
   // One connection, so that the log has one line for each break.
-  const TemporaryFolder folder;
-  Process app({driver_app(), "counting", "1000000", "3000000", folder.path() / "end"},
+  const EndFile file;
+  Process app({driver_app(), "counting", "1000000", "3000000", file.end},
               pool.through({{"GPUPOOL", endpoint_of(pool).text()},
                             {"GPUPOOL_RDMA_TIMEOUT", "16"},
                             {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
@@ -52,7 +53,7 @@ TEST_CASE("a program counts on after its cable was pulled in the middle of copie
     cable.plug_in();
     REQUIRE(pool.poold().await_log("session_resumed", times));
   }
-  folder.write("end", "");
+  file.end_program();
   expect_success(app, "counted to");
 }
 
