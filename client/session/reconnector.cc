@@ -49,9 +49,11 @@ void Reconnector::run() {
       connection_.break_carrier({ErrorCode::closed, terms_.name + " closed the connection"});
       why = connection_.wait_for_break();
     }
-    if (!why) return;
+    if (!why) break;
     reconnect(*why);
   }
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();  // switch_to() returns when the connection is over
 }
 
 void Reconnector::expect_switch() {

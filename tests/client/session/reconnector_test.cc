@@ -354,6 +354,33 @@ TEST_CASE("reconnector: a session that moves continues with the other server, wh
   CHECK(line.client.await_received("onetwothree"));
 }
 
+TEST_CASE("reconnector: a session that fails while it moves moves no further") {
+  const Server server, target;
+  auto& connection = keep(connect_to(server).release());
+  auto& ended = keep(new std::promise<void>);
+  auto& closed = keep(new std::promise<void>);
+  auto& reconnector = keep(new Reconnector(connection, [&, waits = true](bool read) mutable {
+    if (!read || !std::exchange(waits, false)) return;
+    ended.set_value();
+    closed.get_future().wait();
+  }));
+  std::optional<Accepted> first = server.accept();
+  reconnector.start(terms_for(server));
+  reconnector.expect_switch();
+  first.reset();
+  ended.get_future().wait();  // the reconnector's thread has not seen why yet
+
+  auto next = connect_to(target);
+  next->start();
+  auto switched = std::async(
+      std::launch::async, [&] { reconnector.switch_to(terms_for(target, "session two"), std::move(next)); });
+  while (!connection.broken()) std::this_thread::yield();  // switch_to() has broken it, and waits
+  connection.close();
+  closed.set_value();
+  CHECK(switched.wait_for(kPatience) == std::future_status::ready);
+  CHECK(connection.over());
+}
+
 TEST_CASE("reconnector: a session that has nowhere to go ends with the reason") {
   Line line;
   line.client.reconnector().expect_switch();
