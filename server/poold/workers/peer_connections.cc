@@ -237,4 +237,13 @@ void PeerConnections::close() {
   while (!sessions_.empty()) drop(sessions_.begin()->first);
 }
 
+void PeerConnections::give_up() {
+  std::vector<Answer> answers;
+  for (const auto& [session, its] : sessions_) {
+    for (const auto& [number, attempt] : its.attempts) answers.push_back(attempt->take_answer());
+  }
+  close();
+  for (const Answer& answer : answers) answer(-1);  // may end sessions
+}
+
 }  // namespace gpupool::server

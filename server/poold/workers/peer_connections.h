@@ -40,7 +40,8 @@ class PeerConnections {
   bool may_begin(uint64_t session) { return sessions_[session].pace.take(); }
   // Drops the attempts of a session that has ended, without answers.
   void drop(uint64_t session);
-  void close();  // drops all attempts
+  void close();    // drops all attempts
+  void give_up();  // the same, and answers -1 to each
   bool has_attempts() const {
     return std::ranges::any_of(sessions_, [](const auto& one) { return !one.second.attempts.empty(); });
   }

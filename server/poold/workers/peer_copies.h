@@ -29,6 +29,8 @@ class PeerCopies {
   std::optional<PeerCopy> find(const wire::PeerHello& hello) const;
   void session_ended(const Worker& worker) { connections_.drop(worker.session); }
   void close() { connections_.close(); }
+  // Answers all workers that wait for a connection that there is none.
+  void give_up_waiting() { connections_.give_up(); }
   bool has_attempts() const { return connections_.has_attempts(); }
 
  private:

@@ -59,7 +59,7 @@ void WorkerPool::pause_suspensions() {
 void WorkerPool::give_up_waiting() {
   refuse_unserved(waiting_.take_all(), control::HelloReply::BUSY, "poold is being upgraded; try again");
   shares_.close_questions();
-  peers_.close();
+  peers_.give_up_waiting();
   suspensions_.give_up_waiting();
 }
 
