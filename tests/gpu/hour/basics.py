@@ -88,12 +88,35 @@ def start_once(machine, way, options, user=None):
     return seen
 
 
+def times_of_starts(machine, environment, times):
+    """Measures whole processes, one after another: with a pause before each, in which poold starts an idle worker, and without."""
+    example, seen = machine.program("examples/vector_add"), {}
+    for name, pause in (("after_a_pause_ms", 1), ("back_to_back_ms", 0)):
+        seen[name] = []
+        for _ in range(times):
+            time.sleep(pause)
+            begin = time.monotonic()
+            machine.run([example], environment, 60)
+            seen[name].append(round(1000 * (time.monotonic() - begin)))
+    return seen
+
+
+def times_through_poold(machine, way, options, times):
+    with machine.pool(*options) as pool:
+        return times_of_starts(machine, machine.pooled(pool, way), times)
+
+
 def starts(machine):
     yield "machine", describe_machine
     yield "bare", lambda: machine.run([machine.program("examples/vector_add")], machine.bare(), 60) and {}
     for way in ("tcp", "shm"):
         for name, options, user in (("no_sandbox", ["--no-sandbox"], None), ("sandboxed", [], None), ("unprivileged", [], "nobody")):
             yield f"{name}_{way}", functools.partial(start_once, machine, way, options, user)
+    times = 1 if machine.quick else 5
+    yield "times_bare", lambda: times_of_starts(machine, machine.bare(), times)
+    for name, options in (("times", []), ("times_idle_contexts", ["--idle-contexts", "yes"])):
+        for way in ("tcp", "shm"):
+            yield f"{name}_{way}", functools.partial(times_through_poold, machine, way, options, times)
 
 
 # --- 3. The same calls on the driver and through poold ---
