@@ -1,4 +1,6 @@
 // Leases that the scheduler of a whole pool suspends and resumes while their programs run.
+#include <fstream>
+
 #include "tests/e2e/leased_program.h"
 
 using namespace gpupool;
@@ -8,8 +10,12 @@ namespace {
 
 // A pool of two hosts with two GPUs each, which may suspend sessions.
 struct SuspendingPool : WholePool {
-  explicit SuspendingPool(const std::string& mebibytes = "512")
-      : WholePool({}, {}, {"--host-memory-for-suspended-mib", mebibytes, "--resume-timeout", "60"}) {}
+  explicit SuspendingPool(const std::string& mebibytes = "512", const std::vector<std::string>& more = {})
+      : WholePool({}, {}, options(mebibytes, more)) {}
+  static std::vector<std::string> options(const std::string& mebibytes, std::vector<std::string> more) {
+    more.insert(more.end(), {"--host-memory-for-suspended-mib", mebibytes, "--resume-timeout", "60"});
+    return more;
+  }
   // The leases in this state of suspension.
   std::vector<Json> leases_in(const std::string& state) const {
     std::vector<Json> found;
@@ -87,8 +93,9 @@ TEST_CASE("a program goes on when an operator has suspended and resumed its leas
 }
 
 TEST_CASE("a program that starts under a suspended lease waits until it is resumed") {
-  SuspendingPool pool;
   const TemporaryFolder folder;
+  const std::string audit = folder.path() / "audit";  // of both hosts
+  SuspendingPool pool("512", {"--audit-file", audit});
   const std::string begin = folder.path() / "begin";
   const std::string script =
       "until [ -e " + begin + " ]; do sleep 0.1; done; exec " + driver_app() + " copies";
@@ -102,6 +109,9 @@ TEST_CASE("a program that starts under a suspended lease waits until it is resum
   INFO(pool.pool_admin({"resume", lease}));
   expect_success(app, "copies: done");
   CHECK(pool.is_idle());
+  const std::string audited = content_of(audit);
+  CHECK(has(audited, "session_started"));
+  CHECK_FALSE(has(audited, "denied"));
 }
 
 TEST_CASE("a preempted program whose lease cannot be suspended ends with the reason") {
