@@ -3,13 +3,11 @@
 // the programs) repeat a failed run.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
-#include <map>
 #include <memory>
 
 #include "protocol/transport/shm/address.h"
-#include "tests/e2e/pool.h"
+#include "tests/e2e/steady_programs.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/cutting_proxy.h"
@@ -20,42 +18,6 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::vector<std::vector<std::string>> kPrograms{
-    {"counting", "20", "4000"},
-    {"copies"},
-    {"fills"},
-    {"boxes"},
-    {"symbols"},
-    {"events_order_streams"},
-    {"host_functions_run_in_order"},
-    {"launches_behind_a_large_copy"},
-    {"async_readback"},
-    {"pinned_memory_both_ways"},
-    {"threads_with_streams"},
-    {"stream_memory_operations"},
-    {"kernel_prints_in_order"},
-    {"captured_graph"},
-    {"graph_with_host_memory"},
-    {"graph_by_hand"},
-    {"virtual_memory"},
-    {"managed_memory"},
-    {"managed_copies"},
-    {"registered_memory"},
-    {"mapped_pinned_memory"},
-    {"stream_ordered_memory"},
-    {"two_contexts"},
-    {"counting", "5", "2000000"},
-    {"illegal_address"},
-    {"exit_without_cleanup"},
-};
-
-constexpr size_t kShownLog = 3000;  // bytes of poold's log, after a failure
-
-unsigned number_in(const char* name, unsigned otherwise) {
-  const char* const text = std::getenv(name);
-  return text != nullptr ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
-}
-
 // Cuts the connections of one run; the program needs its environment.
 struct Cutter {
   Environment environment;
@@ -63,20 +25,6 @@ struct Cutter {
   std::shared_ptr<void> owner;
 };
 using MakeCutter = std::function<Cutter(uint32_t seed)>;
-
-Finished run_program(const std::vector<std::string>& program, const Environment& environment) {
-  std::vector<std::string> words{driver_app()};
-  words.insert(words.end(), program.begin(), program.end());
-  return run_patiently(words, environment);
-}
-
-// What the program does directly on the device, which is the same every time.
-const Finished& directly(Pool& pool, const std::vector<std::string>& program) {
-  static std::map<std::vector<std::string>, Finished> finished;
-  const auto found = finished.find(program);
-  if (found != finished.end()) return found->second;
-  return finished[program] = run_program(program, pool.directly());
-}
 
 // Prints how long connections were down: the time from the worker's notice of a break to its end.
 void print_silence(const std::string& log) {
@@ -94,21 +42,22 @@ void print_silence(const std::string& log) {
 
 // Runs the programs, all of them at least once, until there were `least` cuts.
 void pass_despite_cuts(Pool& pool, const MakeCutter& make, unsigned least, const Environment& uncut = {}) {
-  const auto free_memory = [&] { return run_program({"free_memory"}, pool.through(uncut)).output; };
+  const auto free_memory = [&] {
+    return run_patiently({driver_app(), "free_memory"}, pool.through(uncut)).output;
+  };
   const std::string free_before = free_memory();
   const unsigned wanted = number_in("CUTS", least);
   uint32_t seed = number_in("SEED", 1);
   unsigned cuts = 0;
   for (bool first = true; first || (cuts < wanted && cuts != 0); first = false) {
-    for (const auto& program : kPrograms) {
-      if (const char* const only = std::getenv("PROGRAM"); only && program.front() != only) continue;
+    for (const auto& program : kSteadyPrograms) {
+      if (is_left_out(program)) continue;
       const Finished& direct = directly(pool, program);
       const Cutter cutter = make(seed++);
-      const Finished pooled = run_program(program, pool.through(cutter.environment));
+      const Finished pooled = run_patiently(words_of(program), pool.through(cutter.environment));
       INFO(program.front() << " with seed " << seed - 1 << " after " << cutter.cuts() << " cuts");
       INFO("directly: " << direct.output << "\nthrough poold: " << pooled.output);
-      const std::string log = pooled.status == direct.status ? "" : pool.poold().log();
-      INFO("poold: " << log.substr(log.size() - std::min(log.size(), kShownLog)));
+      INFO("poold: " << (pooled.status == direct.status ? "" : end_of_log(pool)));
       CHECK(pooled.status == direct.status);
       CHECK(pooled.output == direct.output);
       cuts += cutter.cuts();

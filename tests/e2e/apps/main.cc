@@ -79,12 +79,19 @@ int main(int count, char** words) {
   // With lazy loading, a kernel's first launch may wait for all work of its context. Here some of that work
   // waits for what the program does after the launch. The server loads its kernels lazily nevertheless.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  unsigned times = 1;
+  if (count > 3 && !std::strcmp(words[1], "--times")) {
+    times = static_cast<unsigned>(std::strtoul(words[2], nullptr, 10));
+    words += 2, count -= 2;
+  }
   for (const app::Scenario* scenario = app::first; scenario && count > 1; scenario = scenario->next) {
     if (std::strcmp(scenario->name, words[1])) continue;
-    scenario->body(app::Arguments(words + 2, words + count));
-    std::printf("%s: done\n", scenario->name);
+    for (; times > 0; --times) {
+      scenario->body(app::Arguments(words + 2, words + count));
+      std::printf("%s: done\n", scenario->name);
+    }
     return 0;
   }
-  std::fprintf(stderr, "usage: %s --list | SCENARIO [ARGUMENTS]\n", words[0]);
+  std::fputs("usage: driver_app --list | [--times N] SCENARIO [ARGUMENTS]\n", stderr);
   return 2;
 }

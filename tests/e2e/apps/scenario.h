@@ -1,6 +1,7 @@
 // driver_app: many small driver-API programs ("scenarios") in one executable. `driver_app NAME [ARGUMENTS]`
-// runs a scenario, which checks its own results and exits with 1 on an error; its output does not depend on
-// the device's location. The tests of tests/e2e run scenarios directly on the device and through poold.
+// runs a scenario (with --times N: N times), which checks its own results and exits with 1 on an error; its
+// output does not depend on the device's location. The tests of tests/e2e run scenarios directly on the
+// device and through poold.
 #pragma once
 #include <cuda.h>
 

@@ -1,0 +1,172 @@
+// Programs compute the same while their sessions move between two servers at random moments. In some runs
+// the link between the servers is cut, or the worker on one side is killed in the middle of a move: then the
+// session is whole on one side, or its program learns that it is lost. With MOVES in the environment the test
+// goes on until there were so many; SEED and PROGRAM repeat a failed run.
+#include <signal.h>
+
+#include <array>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "tests/e2e/pool_admin.h"
+#include "tests/e2e/steady_programs.h"
+#include "tests/support/catch.h"
+#include "tests/support/cutting_proxy.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+using std::chrono::milliseconds;
+
+const std::vector<std::string> kMigrates{"--resume-timeout", "60", "--peers", "127.0.0.0/8"};
+
+enum class Trouble { none, cut_link, killed_target, killed_source };
+
+// What happens in the run with this seed: in two of five, nothing but moves.
+Trouble trouble_of(uint32_t seed) {
+  constexpr std::array kAll{Trouble::none, Trouble::cut_link, Trouble::none, Trouble::killed_target,
+                            Trouble::killed_source};
+  return kAll[seed % kAll.size()];
+}
+
+const char* name_of(Trouble trouble) {
+  switch (trouble) {
+    case Trouble::none: return "no trouble";
+    case Trouble::cut_link: return "the link is cut";
+    case Trouble::killed_target: return "the target is killed";
+    case Trouble::killed_source: return "the source is killed";
+  }
+  return "";
+}
+
+using Hosts = std::array<Pool, 2>;
+
+// Runs a program once, whose session starts on the first server and moves back and forth until its end.
+class Run {
+ public:
+  Run(Hosts& hosts, const std::vector<std::string>& program, uint32_t seed)
+      : hosts_(hosts),
+        trouble_(trouble_of(seed)),
+        random_(seed),
+        app_(words_of(program), hosts[0].through({{"GPUPOOL_SHM", "0"}})) {
+    if (trouble_ != Trouble::cut_link) return;
+    for (size_t host = 0; host < hosts.size(); ++host)
+      proxies_[host].emplace(hosts[host].poold().endpoint(), 300'000, seed);
+  }
+
+  void move_until_end() {
+    while (!ended()) {
+      const auto at = where();
+      if (!at) continue;
+      std::this_thread::sleep_for(milliseconds(random_() % 60));
+      const bool kills = trouble_ == Trouble::killed_source || trouble_ == Trouble::killed_target;
+      move(*at, kills && !killed_);
+    }
+    status_ = app_.wait(kLongPatience);
+  }
+  Finished finished() const { return {status_, app_.output()}; }
+  unsigned moves() const { return moves_; }
+  bool killed() const { return killed_; }
+  // True if the worker was killed that had the session alone, or may have had.
+  bool may_be_lost() const { return may_be_lost_; }
+
+ private:
+  struct Place {
+    size_t host;
+    uint64_t session;
+    pid_t worker;
+  };
+  bool ended() { return app_.wait(milliseconds(0)) != -1; }
+  std::optional<Place> where() {
+    for (size_t host = 0; host < hosts_.size(); ++host) {
+      const Json all = sessions_of(hosts_[host]);
+      if (!all.empty()) return Place{host, all[0]["number"], all[0]["worker_pid"]};
+    }
+    return {};
+  }
+  std::string address(size_t host) const {
+    return (proxies_[host] ? proxies_[host]->endpoint() : hosts_[host].poold().endpoint()).text();
+  }
+  void move(const Place& from, bool kills) {
+    Process admin(admin_words(hosts_[from.host].poold(), {"--json", "migrate", std::to_string(from.session),
+                                                          "--to", address(1 - from.host), "--timeout", "30"}),
+                  {});
+    if (kills) kill_a_worker(from);
+    const bool migrated = admin.wait(kLongPatience) == 0;
+    moves_ += migrated ? 1 : 0;
+    if (kills && killed_) may_be_lost_ = migrated == (trouble_ == Trouble::killed_target);
+  }
+  void kill_a_worker(const Place& from) {
+    std::this_thread::sleep_for(milliseconds(random_() % 60));
+    pid_t worker = from.worker;
+    if (trouble_ == Trouble::killed_target) {
+      const Json there = sessions_of(hosts_[1 - from.host]);
+      if (there.empty()) return;  // it has not come yet, or the program has ended
+      worker = there[0]["worker_pid"];
+    }
+    killed_ = ::kill(worker, SIGKILL) == 0;
+  }
+
+  Hosts& hosts_;
+  const Trouble trouble_;
+  std::mt19937 random_;
+  std::array<std::optional<CuttingProxy>, 2> proxies_;
+  Process app_;
+  int status_ = -1;
+  unsigned moves_ = 0;
+  bool killed_ = false, may_be_lost_ = false;
+};
+
+// The program for so long that its session can move a few times.
+std::vector<std::string> many_times(std::vector<std::string> program) {
+  program.insert(program.begin(), {"--times", "8"});
+  return program;
+}
+
+bool says_that_it_is_lost(const std::string& output) {
+  return !lines_with(output, "CUDA_ERROR_DEVICE_UNAVAILABLE").empty() ||
+         !lines_with(output, "lost the connection to server").empty();
+}
+
+bool is_idle(Hosts& hosts) {
+  return eventually([&] { return sessions_of(hosts[0]).empty() && sessions_of(hosts[1]).empty(); });
+}
+
+}  // namespace
+
+TEST_CASE("programs pass although their sessions move at random moments") {
+  Hosts hosts{Pool({}, kMigrates), Pool({}, kMigrates)};
+  const std::array free_before{free_bytes(hosts[0]), free_bytes(hosts[1])};
+  const unsigned wanted = number_in("MOVES", kSanitized ? 6 : 30);
+  uint32_t seed = number_in("SEED", 1);
+  unsigned moves = 0, killed = 0, lost = 0, runs = 0;
+  for (bool first = true; first || moves < wanted; first = false) {
+    const unsigned before = moves;
+    for (const auto& program : kSteadyPrograms) {
+      if (is_left_out(program)) continue;
+      const auto repeated = many_times(program);
+      const Finished& direct = directly(hosts[0], repeated);
+      Run run(hosts, repeated, seed++);
+      run.move_until_end();
+      const Finished pooled = run.finished();
+      INFO(program.front() << " with seed " << seed - 1 << " after " << run.moves() << " moves, "
+                           << name_of(trouble_of(seed - 1)));
+      INFO("directly: " << direct.output << "\nthrough poold: " << pooled.output);
+      const bool same = pooled.status == direct.status && pooled.output == direct.output;
+      const bool is_lost = !same && run.may_be_lost() && says_that_it_is_lost(pooled.output);
+      INFO("first poold: " << (same ? "" : end_of_log(hosts[0])));
+      INFO("second poold: " << (same ? "" : end_of_log(hosts[1])));
+      CHECK((same || is_lost));
+      CHECK(is_idle(hosts));
+      moves += run.moves(), killed += run.killed() ? 1 : 0, lost += is_lost ? 1 : 0, ++runs;
+    }
+    REQUIRE(moves > before);
+  }
+  std::printf("%u moves in %u runs, %u workers killed, %u programs lost\n", moves, runs, killed, lost);
+  for (size_t host = 0; host < hosts.size(); ++host) {
+    CHECK(eventually([&] { return free_bytes(hosts[host]) == free_before[host]; }, std::chrono::seconds(20)));
+  }
+}
