@@ -7,6 +7,9 @@ Compares what programs of different versions say to each other with the versions
 - protocol/wire/versions/N.txt: what clients and servers send, of kProtocolVersion N: they may be of different releases. What
   is recorded must stay; new commands, messages and rows may be added, if a peer that does not know them never gets them.
 
+In both, a field `reserved` may get another name: those who do not know it send 0, which must mean what it meant before, and must
+not be sent anything else.
+
 --write records versions that are not recorded yet, and additions. With --unreleased it also replaces what is recorded: only
 for a version that no release has had.
 """
@@ -104,6 +107,16 @@ def enumerators(declaration):
     return {" ".join(word.split()) for word in "".join(declaration[1:]).strip(" }").split(",") if word.strip()}
 
 
+def stays(recorded, now):
+    """True if a line is as it was recorded, or gives a reserved field a name."""
+    field = re.fullmatch(r"(uint\d+_t) reserved( = 0)?;", recorded)
+    return recorded == now or bool(field and re.fullmatch(rf"{field[1]} \w+{field[2] or ''};", now))
+
+
+def all_stay(recorded, now):
+    return len(recorded) == len(now) and all(map(stays, recorded, now))
+
+
 def has_grown(recorded, now):
     """True if all that is recorded is still there: rows, constants and structs as they were, enumerations with the same values."""
     there = declarations(now)
@@ -111,7 +124,7 @@ def has_grown(recorded, now):
         if declaration[0].startswith("enum "):
             same = any(one[0] == declaration[0] and enumerators(declaration) <= enumerators(one) for one in there)
         else:
-            same = declaration in there
+            same = any(all_stay(declaration, one) for one in there)
         if not same:
             return False
     return True
@@ -122,7 +135,8 @@ def faults(kind, words):
     if not number:
         return [f"{kind.number}: {kind.constant} was not found"]
     path, now = f"{kind.folder}/{number[1]}.txt", text_of(kind)
-    grows = (ROOT / path).exists() and kind.may_grow and has_grown(read(path).splitlines(), now.splitlines())
+    recorded = read(path).splitlines() if (ROOT / path).exists() else []
+    grows = all_stay(recorded, now.splitlines()) or (bool(recorded) and kind.may_grow and has_grown(recorded, now.splitlines()))
     if "--write" in words and (grows or "--unreleased" in words or not (ROOT / path).exists()):
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(now, encoding="utf-8")

@@ -65,6 +65,21 @@ class Versions(CheckedTree):
         self.frame("uint32_t length = 0;\n  uint16_t id = 0;\n  uint16_t flags = 0;")
         self.assert_finds("protocol/wire/versions/1.txt: peers of other releases would misunderstand this")
 
+    def test_a_reserved_field_may_get_a_name(self):
+        self.message("uint64_t number = 0;\n  uint32_t reserved = 0;")
+        self.frame("uint32_t length = 0;\n  uint16_t reserved = 0;")
+        self.assert_passes("--write", "--unreleased")
+        self.message("uint64_t number = 0;\n  uint32_t encrypts = 0;")
+        self.frame("uint32_t length = 0;\n  uint16_t flags = 0;")
+        self.assert_passes("--write")
+        self.message("uint64_t number = 0;\n  uint32_t other = 0;")  # what has got a name keeps it
+        self.frame("uint32_t length = 0;\n  uint32_t flags = 0;")
+        self.assert_finds("server/handover/versions/1.txt: not in the sources any more: uint32_t encrypts = 0;",
+                          "server/handover/versions/1.txt: new in the sources: uint32_t other = 0;",
+                          "server/handover/versions/1.txt: messages or shared memory have changed",
+                          "protocol/wire/versions/1.txt: not in the sources any more: uint16_t flags = 0;",
+                          "protocol/wire/versions/1.txt: peers of other releases would misunderstand this")
+
     def test_no_enumerator_changes(self):
         self.frame(kinds="reply = 2, data = 1")
         self.assert_finds("protocol/wire/versions/1.txt: not in the sources any more: reply = 1, data = 2 }",
