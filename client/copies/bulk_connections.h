@@ -49,10 +49,11 @@ class BulkConnections {
     std::string token;         // empty: the server accepts no bulk connections at all
     unsigned connections = 0;  // most that may be opened; 0: none
     compression::Policy compression = compression::Policy::off;
-    // For copies from other servers: the numeric address at which they reach this server, and the version of
-    // the protocol between servers.
+    // For copies from other servers: the numeric address at which they reach this server, the version of the
+    // protocol between servers, and whether its connections to tls ports, or at its own, are encrypted.
     std::optional<std::array<uint8_t, 16>> address = std::nullopt;
     uint32_t peer_protocol = 0;
+    bool encrypts_peers = false;
   };
   BulkConnections(Receiver& receiver, std::function<void(Error)> failed)
       : receiver_(receiver), failed_(std::move(failed)) {}

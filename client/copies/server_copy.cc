@@ -112,15 +112,17 @@ wire::PeerTarget target_of(const BulkConnections::Parameters& parameters) {
   std::memcpy(target.session_id.data(), parameters.session_id.data(), target.session_id.size());
   target.port = parameters.server.port;
   target.rdma = parameters.options.rdma.use != transport::RdmaOptions::Use::never;
+  target.tls = parameters.server.scheme == "tls";
   return target;
 }
 
-// True if other servers can send copies to this session. Not over TLS, because they would need each other's
-// certificates.
-bool takes_from_peers(const BulkConnections::Parameters& parameters) {
-  return parameters.peer_protocol == wire::kPeerProtocolVersion && !parameters.token.empty() &&
-         parameters.session_id.size() == sizeof(wire::PeerTarget::session_id) &&
-         parameters.server.scheme == "tcp" && parameters.address;
+// True if the first session's server can send copies to the second one. It gets the copy's key for that,
+// which must not travel in the clear if it opens a tls port.
+bool may_send(const BulkConnections::Parameters& from, const BulkConnections::Parameters& to) {
+  const bool encrypts = from.server.scheme == "tls" && from.encrypts_peers && to.encrypts_peers;
+  return to.peer_protocol == wire::kPeerProtocolVersion && !to.token.empty() &&
+         to.session_id.size() == sizeof(wire::PeerTarget::session_id) && to.address &&
+         (to.server.scheme == "tcp" || (to.server.scheme == "tls" && encrypts));
 }
 
 // Sends one part from server to server. False: it was not transferred and must take another path.
@@ -129,6 +131,7 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
   Session& from = *box.from.context->session;
   Session& to = *box.to.context->session;
   const std::scoped_lock one_at_a_time(from.peer_copy(), to.peer_copy());
+  if (!may_send(from.links().parameters(), to.links().parameters())) return false;  // it has just moved
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
     return wire::BulkCopy{
         cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
@@ -157,7 +160,8 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().parameters()))
+  if (!from.peers_reachable() ||
+      !may_send(from.links().parameters(), box.to.context->session->links().parameters()))
     return false;
   if (const uint32_t version = from.links().parameters().peer_protocol;
       version != wire::kPeerProtocolVersion) {

@@ -98,11 +98,13 @@ Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, boo
                                                  const Settings& settings) {
   auto server = transport::Endpoint::parse(address);
   if (!server) return server.error();
-  if (server->scheme != "tcp" && !(server->scheme == "tls" && same_server))
-    return Error{ErrorCode::refused,
-                 "sessions can only move to tcp:// addresses, because servers connect to each other"};
+  if (server->scheme != "tcp" && server->scheme != "tls")
+    return Error{
+        ErrorCode::refused,
+        "sessions can only move to tcp:// and tls:// addresses, because servers connect to each other"};
   auto migrator = connect(*server, settings);
   if (!migrator) return migrator;
+  (*migrator)->same_server_ = same_server;
   if (auto said = (*migrator)->say_hello(settings, nullptr); !said) return said.error();
   return migrator;
 }
@@ -193,9 +195,14 @@ Result<void> Migrator::ask_to_adopt() {
   return transport::send_all(*connection_, {&part, 1}, Clock::now() + options_.dead_peer_timeout);
 }
 
-Result<wire::PeerTarget> Migrator::target() const {
+Result<wire::PeerTarget> Migrator::target(bool source_encrypts) const {
   wire::PeerTarget target{};
   const auto address = numeric_address(connection_->peer(), server_.host);
+  const bool over_tls = server_.scheme == "tls" && source_encrypts && reply_.encrypts_peers;
+  // Workers of one poold, perhaps of different releases, need no encryption between them.
+  if (server_.scheme == "tls" && !over_tls && !same_server_)
+    return Error{ErrorCode::refused,
+                 "sessions move to tls:// addresses only between servers of this release"};
   if (!address || reply_.bulk_token.empty() || reply_.session_id.size() != sizeof target.session_id ||
       reply_.peer_protocol != wire::kPeerProtocolVersion) {
     return Error{ErrorCode::refused, "other servers cannot connect to it"};
@@ -203,6 +210,7 @@ Result<wire::PeerTarget> Migrator::target() const {
   target.address = *address;
   std::memcpy(target.session_id.data(), reply_.session_id.data(), sizeof target.session_id);
   target.port = server_.port;
+  target.tls = over_tls;
   target.copy = wire::kAdoptSequence;
   target.key = peers::copy_key(reply_.bulk_token, wire::kAdoptSequence);
   return target;

@@ -45,8 +45,9 @@ class Migrator {
   Result<void> compare(const std::vector<hello::Device>& known, int driver_version) const;
   // Asks the server to take over a session whose worker will connect to it.
   Result<void> ask_to_adopt();
-  // For the worker that sends the session. ErrorCode::refused: no worker can connect to this server.
-  Result<wire::PeerTarget> target() const;
+  // For the worker that sends the session, and that can encrypt or not. ErrorCode::refused: no worker can
+  // connect to this server.
+  Result<wire::PeerTarget> target(bool source_encrypts) const;
   // Waits for the answer to ask_to_adopt(). Returns the number of the last command that the server counts.
   Result<uint64_t> adopted(std::chrono::seconds longest);
 
@@ -69,6 +70,7 @@ class Migrator {
   const transport::Endpoint server_;
   const transport::Options options_;
   const Settings settings_;
+  bool same_server_ = false;
   std::unique_ptr<transport::ResumableConnection> connection_;
   hello::HelloReply reply_;
 };

@@ -163,7 +163,8 @@ BulkConnections::Parameters Session::bulk_parameters(const hello::HelloReply& re
           std::min(reply.bulk_connections, requested),
           reply.takes_compressed ? settings_.compression : compression::Policy::off,
           numeric_address(connection.peer(), bulk_server.host),
-          reply.peer_protocol};
+          reply.peer_protocol,
+          reply.encrypts_peers};
 }
 
 Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,

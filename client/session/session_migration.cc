@@ -52,10 +52,12 @@ bool Session::on_migration_wish(std::span<const std::byte> body) {
 Result<void> Session::migrate(const std::string& address, uint64_t wish) {
   if (!connection_->started() || connection_->direct_memory())
     return Error{ErrorCode::refused, "only a session that can be resumed, and not over rdma, can migrate"};
-  // Servers of encrypted sessions cannot connect to each other, and the token must not travel in the clear.
-  // Two workers of one server can.
-  if (server().starts_with("tls://") && address != server())
-    return Error{ErrorCode::refused, "encrypted sessions cannot migrate"};
+  // The key with which a server may send to the other one must not travel in the clear, nor must the token.
+  if (server().starts_with("tls://") != address.starts_with("tls://")) {
+    return Error{ErrorCode::refused, server().starts_with("tls://")
+                                         ? "an encrypted session moves to tls:// addresses only"
+                                         : "a session that is not encrypted moves to no tls:// address"};
+  }
   const auto settings = settings_for(address, settings_);
   if (!settings) return settings.error();
   auto opened = Migrator::open(address, address == server(), *settings);
@@ -65,7 +67,7 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
     return Error{ErrorCode::refused, address + " has become the address of another server"};
   if (auto same = target.compare(offered_, driver_version_); !same)
     return Error{same.error().code, address + ": " + same.error().message};
-  const auto peer = target.target();
+  const auto peer = target.target(links_.parameters().encrypts_peers);
   if (!peer) return Error{peer.error().code, address + ": " + peer.error().message};
   auto links =
       links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),

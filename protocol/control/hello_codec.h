@@ -95,6 +95,7 @@ struct HelloReply {
   bool takes_compressed = false;
   uint64_t server_id = 0;
   uint32_t peer_protocol = 0;
+  bool encrypts_peers = false;
   uint32_t resume_timeout_ms = 0;
   uint64_t resume_received = 0;
   std::string moved_to;
@@ -259,6 +260,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case varint(18): reply.resume_timeout_ms = in.get_uint32(); return true;
       case varint(19): reply.resume_received = in.get_uint64(); return true;
       case bytes(20): reply.moved_to = in.get_string(); return true;
+      case varint(21): reply.encrypts_peers = get_flag(in); return true;
       default: return false;
     }
   });
@@ -357,6 +359,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.u32(18, reply.resume_timeout_ms);
   fields.u64(19, reply.resume_received);
   fields.text(20, reply.moved_to);
+  fields.boolean(21, reply.encrypts_peers);
   return out;
 }
 

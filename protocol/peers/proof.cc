@@ -54,6 +54,16 @@ class Hmac {
   Sha256 inner_;
 };
 
+// HMAC of both nonces under the copy's key.
+Digest mac_of(const wire::CopyKey& key, std::string_view purpose, const wire::PeerNonce& connecting,
+              const wire::PeerNonce& accepting) {
+  Hmac mac(key.data(), key.size());
+  mac.add(purpose.data(), purpose.size());
+  mac.add(connecting.data(), connecting.size());
+  mac.add(accepting.data(), accepting.size());
+  return mac.result();
+}
+
 // HMAC of a hello's nonce under the session's id: `session` stands for the id in the hello, `copy` is XORed
 // with the copy's number.
 struct Mask {
@@ -83,15 +93,18 @@ wire::CopyKey copy_key(std::string_view bulk_token, uint64_t copy) {
   return mac.result();
 }
 
-wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting,
+wire::PeerMac prove(const wire::CopyKey& key, Side side, Channel channel, const wire::PeerNonce& connecting,
                     const wire::PeerNonce& accepting) {
+  const bool connects = side == Side::connecting;
   const std::string_view purpose =
-      side == Side::connecting ? "gpupool peer connects 2" : "gpupool peer accepts 2";
-  Hmac mac(key.data(), key.size());
-  mac.add(purpose.data(), purpose.size());
-  mac.add(connecting.data(), connecting.size());
-  mac.add(accepting.data(), accepting.size());
-  return mac.result();
+      channel == Channel::plain ? (connects ? "gpupool peer connects 2" : "gpupool peer accepts 2")
+                                : (connects ? "gpupool peer connects tls 2" : "gpupool peer accepts tls 2");
+  return mac_of(key, purpose, connecting, accepting);
+}
+
+wire::PeerMac channel_key(const wire::CopyKey& key, const wire::PeerNonce& connecting,
+                          const wire::PeerNonce& accepting) {
+  return mac_of(key, "gpupool peer encrypts 2", connecting, accepting);
 }
 
 wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t, 16> session_id,

@@ -19,9 +19,16 @@ namespace gpupool::peers {
 wire::CopyKey copy_key(std::string_view bulk_token, uint64_t copy);
 
 enum class Side { connecting, accepting };
+// What follows the proofs: both sides must mean the same, or nobody who redirects a connection to another
+// port could be told from the other side.
+enum class Channel { plain, encrypted };
 // Proof that this side holds the key, for the connection of these two nonces.
-wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting,
+wire::PeerMac prove(const wire::CopyKey& key, Side side, Channel channel, const wire::PeerNonce& connecting,
                     const wire::PeerNonce& accepting);
+
+// Key of the TLS stream of an encrypted channel. Only the two sides that hold the copy's key can compute it.
+wire::PeerMac channel_key(const wire::CopyKey& key, const wire::PeerNonce& connecting,
+                          const wire::PeerNonce& accepting);
 
 // Makes a hello that names a session and a copy, and looks random to anyone who does not know the session's
 // id. The caller sets `rdma`.

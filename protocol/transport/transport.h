@@ -76,13 +76,18 @@ struct RdmaOptions {
   unsigned timeout_exponent = 16;
 };
 
+enum class Side { client, server };
+
 // Options of tls connections. Files are PEM.
 struct TlsOptions {
   // Authorities that must have signed the peer's certificate; empty: for a client the system's.
   std::string ca;
   std::string certificate;  // own certificate, followed by its chain; optional for clients
   std::string key;          // private key of `certificate`
-  std::string secret;       // adopt() only: exported from poold's TLS stream (tls/stream.h)
+  // adopt() only:
+  std::string secret;        // key of 32 bytes: exported from poold's TLS stream (tls/stream.h), or between
+                             // servers peers::channel_key()
+  Side side = Side::server;  // this end's
 };
 
 struct Options {
@@ -98,8 +103,6 @@ struct Options {
   // them; otherwise it is to replace the session's own connection, which has broken.
   std::shared_ptr<SessionResources> session;
 };
-
-enum class Side { client, server };
 
 class Connection {
  public:

@@ -5,7 +5,8 @@
 // poold answers with a Preamble of that version and a PeerAnswer, or with a refusal as to a client. The
 // connecting poold then sends a PeerProof. The frames consist of random numbers, hashes and HMACs: no byte
 // that a client chose leaves the host before the other side has proved that it holds the copy's key
-// (protocol/peers/proof.h).
+// (protocol/peers/proof.h). They are not encrypted on a tls port either; what follows them there is, by TLS
+// between the two workers with a key that both sides derive (peers::channel_key).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -45,8 +46,12 @@ struct PeerTarget {
   uint64_t copy;                       // sequence number of bulk_to_device there
   uint16_t port;
   uint16_t rdma;  // 1: use rdma if both ends can
-  uint32_t reserved;
+  uint32_t tls;   // 1: the port is a tls port; then `rdma` is 0
 };
+// True if the values of the target's flags are allowed.
+constexpr bool is_well_formed(const PeerTarget& target) {
+  return target.rdma + target.tls <= 1 && target.tls <= 1;
+}
 // copy_to_peer: sends the pieces of a copy from the device to another server, where the client has announced
 // it with bulk_to_device. Reply: when all pieces have been sent; after an error some may have been.
 // CUDA_ERROR_NOT_SUPPORTED: the other server cannot be reached from here, for whatever reason.

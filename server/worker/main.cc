@@ -253,7 +253,7 @@ int run(const Arguments& arguments) {
     return server::kWorkerControlBroken;
   Control& control =
       *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process
-  return serve({**library, std::move(*devices), range, rdma, control, usage, std::move(groups),
+  return serve({**library, std::move(*devices), range, rdma, arguments.tls, control, usage, std::move(groups),
                 std::move(memory_use), idle_context},
                *message);
 }

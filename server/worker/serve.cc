@@ -125,6 +125,7 @@ control::HelloReply describe_session(const Served& served, const server::packet:
   reply.set_worker_pid(::getpid());
   reply.set_server_id(said.server_id);
   reply.set_peer_protocol(wire::kPeerProtocolVersion);
+  reply.set_encrypts_peers(served.tls);
   // Bulk connections have no advantage over shared memory.
   reply.set_bulk_connections(shares_memory ? 0 : wire::kMaxBulkConnections);
   reply.set_takes_compressed(true);

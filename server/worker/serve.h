@@ -19,6 +19,7 @@ struct Served {
   std::vector<control::Device> devices;
   AddressRange range;  // reserved for the session's device memory
   transport::RdmaOptions rdma;
+  bool tls = false;  // OpenSSL is loaded
   Control& control;
   Usage usage;
   std::vector<quota::Groups> groups;

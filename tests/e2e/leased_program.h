@@ -25,8 +25,9 @@ inline Json json_of(const WholePool& pool, std::vector<std::string> words) {
 // A leased program that changes its memory all the time, until this object ends it.
 struct Leased : EndFile {
   explicit Leased(const WholePool& pool,
-                  std::vector<std::string> wishes = {"--compute", "20", "--memory", "48MiB"})
-      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), {}) {
+                  std::vector<std::string> wishes = {"--compute", "20", "--memory", "48MiB"},
+                  const Environment& environment = {})
+      : app(pool.command(std::move(wishes), {driver_app(), "changing", end, "4"}), environment) {
     REQUIRE(app.await_output("working", kLongPatience));
   }
   void expect_nothing_lost() {

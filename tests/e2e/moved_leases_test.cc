@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/e2e/leased_program.h"
+#include "tests/support/certificates.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -57,6 +58,24 @@ TEST_CASE("a lease moves to the other node and back while its program runs") {
   const Finished all = run_patiently(pool.command({"--gpus", "4"}, {driver_app(), "list_devices"}), {});
   INFO(all.output);
   CHECK(all.status == 0);
+}
+
+TEST_CASE("a lease moves between nodes with tls ports while its program runs") {
+  const Authority authority("authority");
+  const auto files = authority.sign("node", "IP:127.0.0.1");
+  WholePool pool(
+      {}, {},
+      {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
+  // Not GPUPOOL_TLS_CA: this scheduler has no certificate.
+  Leased program(pool, {}, {{"SSL_CERT_FILE", authority.certificate()}});
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  std::string node = nodes_of_leases(pool).at(0);
+  for (int move = 0; move < 2; ++move) {
+    node = other(node);
+    INFO(pool.pool_admin({"move", lease, "--to", node}));
+    REQUIRE(await_all_on(pool, node, 1));
+  }
+  program.expect_nothing_lost();
 }
 
 TEST_CASE("a program whose lease has moved survives cut connections") {

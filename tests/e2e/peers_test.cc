@@ -238,6 +238,13 @@ TEST_CASE("another server sends the copy whose key it has and no other one") {
     try_piece();
     still_works();
   }
+  SECTION("the key in a handshake for a tls port") {
+    RawPeer redirected(session.endpoint);
+    CHECK(redirected.open(session.reply.session_id, second, session.key(second), peers::Channel::encrypted)
+              .status == hello::Status::denied);
+    link.send_key(second, session.key(first));  // as above
+    still_works();
+  }
   SECTION("the key once more, also on another connection") {
     link.send_key(first, session.key(first));
     CHECK(link.is_ended());

@@ -165,12 +165,13 @@ class Attack {
     const bool right = input_.below(4) != 3;
     if (size == sizeof got && got.preamble.protocol_version == wire::kPeerProtocolVersion) {
       const auto expected = peers::prove(fuzz::FakeDoor::key(caller.copy), peers::Side::accepting,
-                                         caller.hello.nonce, got.answer.nonce);
+                                         peers::Channel::plain, caller.hello.nonce, got.answer.nonce);
       if (!peers::same(expected, got.answer.proof)) std::abort();
       caller.proved = right;
     }
     const wire::PeerProof proof{peers::prove(fuzz::FakeDoor::key(right ? caller.copy : 77),
-                                             peers::Side::connecting, caller.hello.nonce, got.answer.nonce)};
+                                             peers::Side::connecting, peers::Channel::plain,
+                                             caller.hello.nonce, got.answer.nonce)};
     send_in_pieces(caller, std::string(reinterpret_cast<const char*>(&proof), sizeof proof) + input_.text());
   }
 

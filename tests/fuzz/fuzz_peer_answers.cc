@@ -63,7 +63,7 @@ Listening& listening() {
 struct Attempt {
   std::chrono::steady_clock::time_point since;
   bool allowed = true;  // poold may connect to this address
-  bool answered = false, dropped = false, proved = false;
+  bool answered = false, dropped = false, proved = false, encrypts = false;
   int writes = 0;  // number of writes by the other side
   uint64_t session = 0;
   int descriptor = -1;  // returned by poold
@@ -157,14 +157,20 @@ class Attack {
     target.session_id = kSession;
     target.copy = number;
     target.key = key(number);
-    target.rdma = static_cast<uint16_t>(input_.below(2));
-    const bool taken = connections_.open(attempts_[number].session, target,
-                                         [this, number](int descriptor) { answer(number, descriptor); });
+    const uint32_t over = input_.below(3);
+    target.rdma = over == 1;
+    target.tls = over == 2;
+    attempts_[number].encrypts = over == 2;
+    const bool taken =
+        connections_.open(attempts_[number].session, target,
+                          [this, number](const PeerConnections::Opened& opened) { answer(number, opened); });
     if (!taken) attempts_[number].dropped = true;
   }
 
-  void answer(size_t number, int descriptor) {
+  void answer(size_t number, const PeerConnections::Opened& opened) {
+    const int descriptor = opened.descriptor;
     Attempt& attempt = attempts_[number];
+    require(opened.channel_key.size() == (descriptor >= 0 && attempt.encrypts ? 32 : 0));
     require(!std::exchange(attempt.answered, true) && !attempt.dropped);
     if (descriptor < 0) {
       const bool at_once = std::chrono::steady_clock::now() - attempt.since < PeerConnections::kPatience;
@@ -211,19 +217,21 @@ class Attack {
   void prove() {
     Other* const its = other();
     if (!its || !knows_hello(*its)) return;
-    const uint32_t how = input_.below(6);
+    const uint32_t how = input_.below(7);
+    const bool encrypts = attempts_[its->attempt].encrypts != (how == 5);
+    const auto channel = encrypts ? peers::Channel::encrypted : peers::Channel::plain;
     wire::PeerAnswer answer{};
     answer.nonce.fill(static_cast<uint8_t>(input_.below(3)));
     its->nonces.push_back(answer.nonce);
     answer.proof = peers::prove(key(how == 1 ? 999 : its->attempt),
-                                how == 2 ? peers::Side::connecting : peers::Side::accepting, its->hello.nonce,
-                                answer.nonce);
+                                how == 2 ? peers::Side::connecting : peers::Side::accepting, channel,
+                                its->hello.nonce, answer.nonce);
     wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = sizeof answer};
     if (how == 3) preamble.length = input_.get<uint32_t>();
     if (how == 4) preamble.protocol_version = input_.get<uint16_t>();
     const std::string behind = input_.text();
     Attempt& attempt = attempts_[its->attempt];
-    if (how != 1 && how != 2) attempt.proved = true;
+    if (how != 1 && how != 2 && how != 5) attempt.proved = true;
     ++attempt.writes;
     attempt.behind = behind;
     std::string bytes(reinterpret_cast<const char*>(&preamble), sizeof preamble);
@@ -260,9 +268,10 @@ class Attack {
     wire::PeerProof proof;
     if (::recv(its.end, &proof, sizeof proof, MSG_DONTWAIT) != sizeof proof) return;
     require(attempts_[its.attempt].proved);
+    const auto channel = attempts_[its.attempt].encrypts ? peers::Channel::encrypted : peers::Channel::plain;
     require(std::any_of(its.nonces.begin(), its.nonces.end(), [&](const wire::PeerNonce& nonce) {
-      return peers::same(proof.proof,
-                         peers::prove(key(its.attempt), peers::Side::connecting, its.hello.nonce, nonce));
+      return peers::same(proof.proof, peers::prove(key(its.attempt), peers::Side::connecting, channel,
+                                                   its.hello.nonce, nonce));
     }));
   }
 

@@ -1,6 +1,7 @@
 // Fuzzes connections to a TLS port of poold's Acceptor: real handshakes, hellos split into arbitrary records,
 // with bytes behind them in the same or the next record, bytes that are not TLS before, within and after the
-// handshake, closed at any time. The input is a sequence of calls.
+// handshake, among them hellos and proofs of other servers, closed at any time. The input is a sequence of
+// calls.
 //
 // A hello is admitted only if it ends its record, because the bytes behind it would be lost when the
 // connection is handed over. Handshake steps run on this thread, in place of
@@ -10,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "protocol/wire/frame.h"
@@ -86,8 +89,14 @@ struct Caller {
   std::unique_ptr<Stream> stream;  // null: does not use TLS
   std::string sent;                // bytes sent in records, before any raw bytes
   std::vector<size_t> record_ends;
-  bool raw = false;  // has sent bytes outside TLS
+  bool raw = false;                          // has sent bytes outside TLS
+  std::optional<wire::PeerMac> channel_key;  // as a server that has proved that it holds the copy's key
 };
+
+template <class Struct>
+std::string bytes_of(const Struct& one) {
+  return {reinterpret_cast<const char*>(&one), sizeof one};
+}
 
 class Attack {
  public:
@@ -112,7 +121,7 @@ class Attack {
 
  private:
   void call() {
-    const uint32_t what = input_.below(9);
+    const uint32_t what = input_.below(10);
     if (what == 0) return connect(input_.below(4) != 3);
     if (what == 1) return door_.loop().pass(std::chrono::milliseconds(input_.below(2) == 0 ? 2'000 : 10'000));
     Caller& its = caller();
@@ -125,10 +134,8 @@ class Attack {
         if (its.stream) its.stream->end();
         return;
       case 7: return hang_up(its);
-      default: {
-        wire::Preamble preamble;
-        return send_raw(its, std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble));
-      }
+      case 8: return connect_as_server(its);
+      default: return send_raw(its, bytes_of(wire::Preamble{}));
     }
   }
 
@@ -168,6 +175,31 @@ class Attack {
     caller.raw = true;
     static_cast<void>(::send(caller.end, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   }
+  // Does what another server does, perhaps with a wrong key.
+  void connect_as_server(Caller& caller) {
+    if (caller.end < 0) return;
+    const uint8_t copy = input_.get<uint8_t>();
+    wire::PeerNonce nonce;
+    nonce.fill(input_.get<uint8_t>());
+    const auto hello = peers::make_hello(nonce, fuzz::FakeDoor::kSession, copy);
+    send_raw(caller, bytes_of(wire::Preamble{.protocol_version = wire::kPeerProtocolVersion,
+                                             .length = sizeof hello}) +
+                         bytes_of(hello));
+    door_.loop().settle();
+    struct {
+      wire::Preamble preamble;
+      wire::PeerAnswer answer;
+    } got;
+    if (::recv(caller.end, &got, sizeof got, MSG_DONTWAIT) != sizeof got ||
+        got.preamble.protocol_version != wire::kPeerProtocolVersion)
+      return;
+    const uint32_t how = input_.below(4);
+    const auto key = fuzz::FakeDoor::key(how == 0 ? copy + 1 : copy);
+    const auto channel = how == 1 ? peers::Channel::plain : peers::Channel::encrypted;
+    if (how > 1) caller.channel_key = peers::channel_key(key, nonce, got.answer.nonce);
+    send_raw(caller, bytes_of(wire::PeerProof{
+                         peers::prove(key, peers::Side::connecting, channel, nonce, got.answer.nonce)}));
+  }
   void say_hello(Caller& caller) {
     control::Hello hello;
     hello.set_tenant(input_.text());
@@ -183,6 +215,11 @@ class Attack {
 
   void admitted(Client client, const Credentials& shown) {
     const Caller& caller = callers_[std::stoul(client.address.substr(client.address.find(':') + 1))];
+    if (client.peer) {
+      if (client.tls || client.transport != "tls" || caller.channel_key != client.peer->channel_key)
+        std::abort();
+      return static_cast<void>(::close(client.descriptor));
+    }
     control::Hello hello;
     if (!client.tls || !hello.ParseFromString(client.hello) || hello.tenant() != shown.tenant) std::abort();
     if (shown.certificate_names != std::vector<std::string>{"program"}) std::abort();

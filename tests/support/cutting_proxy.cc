@@ -112,6 +112,10 @@ void CuttingProxy::accept() {
           allowed = static_cast<size_t>(std::clamp<int64_t>(left, 0, static_cast<int64_t>(*received)));
           line.cut = line.cut || allowed < *received;
         }
+        if (recording_) {
+          const std::lock_guard recorded_lock(recorded_mutex_);
+          recorded_.append(reinterpret_cast<const char*>(buffer.data()), allowed);
+        }
         const iovec part{buffer.data(), allowed};
         if (!transport::send_all(to, {&part, 1}, Clock::now() + std::chrono::seconds(30))) break;
         if (allowed < *received) ++cuts_;

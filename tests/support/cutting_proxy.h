@@ -34,6 +34,12 @@ class CuttingProxy {
   void go_away();
   // Accepts connections again, on the same port.
   void come_back();
+  // Keeps what passes from now on, in both directions.
+  void record() { recording_ = true; }
+  std::string recorded() const {
+    const std::lock_guard lock(recorded_mutex_);
+    return recorded_;
+  }
 
  private:
   struct Line;
@@ -46,6 +52,9 @@ class CuttingProxy {
   std::unique_ptr<transport::Listener> listener_;
   std::atomic<bool> ending_{false}, cutting_{true};
   std::atomic<unsigned> cuts_{0}, frozen_{0};
+  std::atomic<bool> recording_{false};
+  mutable std::mutex recorded_mutex_;
+  std::string recorded_;
   std::mutex mutex_;  // guards random_ and lines_
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Line>> lines_;

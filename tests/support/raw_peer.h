@@ -46,13 +46,19 @@ class RawPeer : public RawClient {
     }
     return got.answer;
   }
-  wire::PeerProof prove(const wire::CopyKey& key, const wire::PeerAnswer& answer) const {
-    return {peers::prove(key, peers::Side::connecting, hello_.nonce, answer.nonce)};
+  wire::PeerProof prove(const wire::CopyKey& key, const wire::PeerAnswer& answer,
+                        peers::Channel channel = peers::Channel::plain) const {
+    return {peers::prove(key, peers::Side::connecting, channel, hello_.nonce, answer.nonce)};
+  }
+  wire::PeerMac proof_of_accepting(const wire::CopyKey& key, const wire::PeerAnswer& answer,
+                                   peers::Channel channel) const {
+    return peers::prove(key, peers::Side::accepting, channel, hello_.nonce, answer.nonce);
   }
   // Performs the whole handshake with this key. Returns the worker's reply, which may be a rejection.
-  hello::HelloReply open(const std::string& session_id, uint64_t copy, const wire::CopyKey& key) {
+  hello::HelloReply open(const std::string& session_id, uint64_t copy, const wire::CopyKey& key,
+                         peers::Channel channel = peers::Channel::plain) {
     send_hello(session_id, copy);
-    send(bytes_of(prove(key, receive_answer())));
+    send(bytes_of(prove(key, receive_answer(), channel)));
     return receive_reply();
   }
 

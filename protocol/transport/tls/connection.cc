@@ -202,7 +202,7 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
   }
   std::memcpy(secret.data(), options.tls.secret.data(), secret.size());
   return wrap(**plain, options, true,
-              [&](int socket) { return Stream::with_psk(Side::server, socket, secret); });
+              [&](int socket) { return Stream::with_psk(options.tls.side, socket, secret); });
 }
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options) {

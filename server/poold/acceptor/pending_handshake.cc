@@ -157,7 +157,7 @@ void PendingHandshake::await_tls(std::function<void()> then) {
                      });
 }
 
-// True if the client speaks gpupool's protocol without TLS, as to a tcp:// port.
+// True if the peer speaks gpupool's protocol without TLS, as other servers do, and clients to a tcp:// port.
 bool PendingHandshake::is_plain() {
   uint32_t magic = 0;
   return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic &&
@@ -177,7 +177,7 @@ void PendingHandshake::read_hello(std::chrono::milliseconds timeout) {
   await_tls([this] {
     if (!is_plain()) return open_tls();
     tls_.reset();
-    refuse({control::HelloReply::DENIED, "this port requires TLS: use tls:// instead of tcp:// in GPUPOOL"});
+    read_preamble();
   });
 }
 
@@ -191,6 +191,10 @@ void PendingHandshake::read_preamble() {
 void PendingHandshake::read_body() {
   if (preamble_.magic != wire::kMagic) return reject("not gpupool's protocol");
   if (preamble_.protocol_version == wire::kPeerProtocolVersion) return read_peer_hello();
+  if (transport_ == "tls" && !tls_) {
+    return refuse(
+        {control::HelloReply::DENIED, "this port requires TLS: use tls:// instead of tcp:// in GPUPOOL"});
+  }
   if (preamble_.protocol_version != wire::kProtocolVersion) {
     return refuse({control::HelloReply::WRONG_VERSION,
                    "the server speaks protocol version " + std::to_string(wire::kProtocolVersion) +

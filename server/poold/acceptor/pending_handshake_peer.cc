@@ -10,7 +10,7 @@
 namespace gpupool::server {
 
 void PendingHandshake::read_peer_hello() {
-  if (preamble_.length != sizeof peer_hello_ || (transport_ != "tcp" && transport_ != "rdma")) {
+  if (preamble_.length != sizeof peer_hello_ || transport_ == "shm" || tls_) {
     return refuse({control::HelloReply::MALFORMED,
                    "a server's hello has the wrong length, or this port does not accept servers"});
   }
@@ -24,6 +24,7 @@ void PendingHandshake::read_peer_hello() {
 // Counted and rate-limited like the refusals of clients.
 void PendingHandshake::deny_peer(const std::string& why) {
   timer_.cancel();
+  // In the clear: the other server has not proved that it could decrypt.
   Client client{
       .descriptor = stream_.release(), .transport = "tcp", .admission_peer = peer_, .address = address_};
   acceptor_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});
@@ -36,11 +37,16 @@ void PendingHandshake::prove_to_peer() {
   if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) {
     return reject("cannot get random numbers");
   }
-  answer.proof = peers::prove(peer_copy_->key, peers::Side::accepting, peer_hello_.nonce, answer.nonce);
+  const auto channel = transport_ == "tls" ? peers::Channel::encrypted : peers::Channel::plain;
+  const auto prove = [&](peers::Side side) {
+    return peers::prove(peer_copy_->key, side, channel, peer_hello_.nonce, answer.nonce);
+  };
+  answer.proof = prove(peers::Side::accepting);
   const wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = sizeof answer};
   bytes_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
   bytes_.append(reinterpret_cast<const char*>(&answer), sizeof answer);
-  peer_expected_ = peers::prove(peer_copy_->key, peers::Side::connecting, peer_hello_.nonce, answer.nonce);
+  peer_expected_ = prove(peers::Side::connecting);
+  peer_copy_->channel_key = peers::channel_key(peer_copy_->key, peer_hello_.nonce, answer.nonce);
   asio::async_write(stream_, asio::buffer(bytes_),
                     [self = shared_from_this()](const asio::error_code& status, size_t) {
                       if (status == asio::error::operation_aborted) return;
@@ -56,7 +62,9 @@ void PendingHandshake::read_peer_proof() {
       return deny_peer("authentication failed: wrong key for this copy");
     timer_.cancel();
     Client client{.descriptor = stream_.release(),
-                  .transport = peer_hello_.rdma != 0 ? "rdma" : "tcp",
+                  .transport = transport_ == "tls"     ? "tls"
+                               : peer_hello_.rdma != 0 ? "rdma"
+                                                       : "tcp",
                   .peer = *peer_copy_,
                   .admission_peer = peer_,
                   .address = address_};

@@ -20,6 +20,7 @@ struct PeerCopy {
   uint64_t session = 0;
   uint64_t copy = 0;  // sequence number of the copy's command
   wire::CopyKey key{};
+  wire::PeerMac channel_key{};  // at a tls port: of the TLS stream with the other server's worker
 };
 
 // A client whose Hello is complete.

@@ -58,7 +58,7 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
       if (status || !self->answer_) return;
       self->fail("timed out");
-      self->end(-1);
+      self->end({});
     });
     if (connects)
       connect();
@@ -83,9 +83,9 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     asio::error_code ignored;
     socket_.close(ignored);
   }
-  void end(int descriptor) {
+  void end(const Opened& opened) {
     timer_.cancel();
-    owner_.finish(session_, number_, descriptor);
+    owner_.finish(session_, number_, opened);
   }
   // Makes a handler that calls `next` if the operation succeeded and the attempt has not failed.
   template <class Next>
@@ -157,11 +157,13 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
   }
 
   void check_proof() {
-    const auto expected =
-        peers::prove(target_.key, peers::Side::accepting, hello_.nonce, answer_frame_.nonce);
-    if (!peers::same(expected, answer_frame_.proof))
+    const auto channel = target_.tls != 0 ? peers::Channel::encrypted : peers::Channel::plain;
+    const auto prove = [&](peers::Side side) {
+      return peers::prove(target_.key, side, channel, hello_.nonce, answer_frame_.nonce);
+    };
+    if (!peers::same(prove(peers::Side::accepting), answer_frame_.proof))
       return fail("authentication failed: the peer does not hold the copy's key");
-    proof_ = {peers::prove(target_.key, peers::Side::connecting, hello_.nonce, answer_frame_.nonce)};
+    proof_ = {prove(peers::Side::connecting)};
     asio::async_write(socket_, asio::buffer(&proof_, sizeof proof_),
                       then("sending the proof", [](Attempt& self) { self.hand_over(); }));
   }
@@ -171,7 +173,12 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     const int descriptor = socket_.release(bad);
     if (bad) return fail(bad.message());
     failed_ = true;  // later handlers do nothing
-    end(descriptor);
+    Opened opened{.descriptor = descriptor, .channel_key = {}};
+    if (target_.tls != 0) {
+      const auto key = peers::channel_key(target_.key, hello_.nonce, answer_frame_.nonce);
+      opened.channel_key.assign(key.begin(), key.end());
+    }
+    end(opened);
   }
 
   PeerConnections& owner_;
@@ -207,7 +214,7 @@ bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Ans
                                       "not in --peers: copies to this server go through the client; add its "
                                       "network to --peers if you trust it"}});
     }
-    answer(-1);
+    answer({});
     return true;
   }
   if (its.attempts.size() >= kMostWaiting) return false;
@@ -218,13 +225,13 @@ bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Ans
   return true;
 }
 
-void PeerConnections::finish(uint64_t session, uint64_t attempt, int descriptor) {
+void PeerConnections::finish(uint64_t session, uint64_t attempt, const Opened& opened) {
   const auto its = sessions_.find(session);
   const auto node = its == sessions_.end() ? decltype(its->second.attempts)::node_type()
                                            : its->second.attempts.extract(attempt);
   const Answer answer = node ? node.mapped()->take_answer() : nullptr;
-  if (answer) return answer(descriptor);
-  if (descriptor >= 0) ::close(descriptor);
+  if (answer) return answer(opened);
+  if (opened.descriptor >= 0) ::close(opened.descriptor);
 }
 
 void PeerConnections::drop(uint64_t session) {
@@ -243,7 +250,7 @@ void PeerConnections::give_up() {
     for (const auto& [number, attempt] : its.attempts) answers.push_back(attempt->take_answer());
   }
   close();
-  for (const Answer& answer : answers) answer(-1);  // may end sessions
+  for (const Answer& answer : answers) answer({});  // may end sessions
 }
 
 }  // namespace gpupool::server

@@ -25,8 +25,11 @@ namespace gpupool::server {
 class PeerConnections {
  public:
   static constexpr std::chrono::milliseconds kPatience{3'000};
-  // The receiver owns the descriptor; -1: no connection.
-  using Answer = std::function<void(int descriptor)>;
+  struct Opened {
+    int descriptor = -1;      // owned by the receiver; -1: no connection
+    std::string channel_key;  // payload of peer_found (server/handover/peer_answer.h)
+  };
+  using Answer = std::function<void(const Opened&)>;
 
   PeerConnections(asio::io_context& context, Networks networks);
   ~PeerConnections();
@@ -41,7 +44,7 @@ class PeerConnections {
   // Drops the attempts of a session that has ended, without answers.
   void drop(uint64_t session);
   void close();    // drops all attempts
-  void give_up();  // the same, and answers -1 to each
+  void give_up();  // the same, and answers each that there is no connection
   bool has_attempts() const {
     return std::ranges::any_of(sessions_, [](const auto& one) { return !one.second.attempts.empty(); });
   }
@@ -54,7 +57,7 @@ class PeerConnections {
     std::map<uint64_t, std::shared_ptr<Attempt>> attempts;
   };
 
-  void finish(uint64_t session, uint64_t attempt, int descriptor);
+  void finish(uint64_t session, uint64_t attempt, const Opened& opened);
 
   asio::io_context& context_;
   const Networks networks_;

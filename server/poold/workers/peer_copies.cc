@@ -7,15 +7,15 @@
 #include <string_view>
 
 #include "protocol/peers/proof.h"
+#include "server/handover/peer_answer.h"
 #include "server/sockets/descriptor_closer.h"
 #include "server/sockets/tcp_pair.h"
 
 namespace gpupool::server {
 
 bool PeerCopies::wanted(Worker& asking, const packet::PeerWanted& wanted) {
-  const auto answered = [this, session = asking.session, request = wanted.request](int descriptor) {
-    answer(session, request, descriptor);
-  };
+  const auto answered = [this, session = asking.session, request = wanted.request](
+                            const PeerConnections::Opened& opened) { answer(session, request, opened); };
   // An rdma connection begins between two cards.
   Worker* const here = wanted.target.rdma == 0 ? receiver_here(asking, wanted.target) : nullptr;
   if (here && connections_.may_begin(asking.session)) {
@@ -42,31 +42,30 @@ Worker* PeerCopies::receiver_here(const Worker& asking, const wire::PeerTarget& 
   return found;
 }
 
-// A connection between two workers, which needs neither a network nor --peers.
+// A connection between two workers, which needs neither a network nor --peers, nor encryption.
 void PeerCopies::connect_here(Worker& receiver, const packet::PeerWanted& wanted,
-                              const std::array<int, 2>& pair,
-                              const std::function<void(int descriptor)>& answered) {
+                              const std::array<int, 2>& pair, const PeerConnections::Answer& answered) {
   packet::Bulk bulk{.copy = wanted.target.copy, .from_peer = 1};
   std::string_view("tcp").copy(bulk.transport.data(), bulk.transport.size() - 1);
   const auto sent = send_control<ControlKind::bulk>(receiver.socket(), bulk, "", pair[1]);
   close_without_blocking(pair[1]);
   if (sent) {
-    answered(pair[0]);
+    answered({.descriptor = pair[0], .channel_key = std::string(kWithinHost)});
   } else {
     ::close(pair[0]);
-    answered(-1);
+    answered({});
   }
 }
 
-void PeerCopies::answer(uint64_t session, uint64_t request, int descriptor) {
+void PeerCopies::answer(uint64_t session, uint64_t request, const PeerConnections::Opened& opened) {
   if (Worker* const asking = workers_.serving(session)) {
     const packet::PeerAnswer body{.request = request};
     (void)workers_.check_sent(
-        *asking, descriptor >= 0
-                     ? send_control<ControlKind::peer_found>(asking->socket(), body, "", descriptor)
-                     : send_control<ControlKind::peer_missing>(asking->socket(), body));
+        *asking, opened.descriptor >= 0 ? send_control<ControlKind::peer_found>(
+                                              asking->socket(), body, opened.channel_key, opened.descriptor)
+                                        : send_control<ControlKind::peer_missing>(asking->socket(), body));
   }
-  close_without_blocking(descriptor);  // the worker may hold it, too
+  close_without_blocking(opened.descriptor);  // the worker may hold it, too
 }
 
 std::optional<PeerCopy> PeerCopies::find(const wire::PeerHello& hello) const {

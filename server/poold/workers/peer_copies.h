@@ -3,7 +3,6 @@
 #pragma once
 #include <array>
 #include <asio/io_context.hpp>
-#include <functional>
 #include <optional>
 
 #include "protocol/wire/peers.h"
@@ -36,8 +35,8 @@ class PeerCopies {
  private:
   Worker* receiver_here(const Worker& asking, const wire::PeerTarget& target) const;
   void connect_here(Worker& receiver, const packet::PeerWanted& wanted, const std::array<int, 2>& pair,
-                    const std::function<void(int descriptor)>& answered);
-  void answer(uint64_t session, uint64_t request, int descriptor);
+                    const PeerConnections::Answer& answered);
+  void answer(uint64_t session, uint64_t request, const PeerConnections::Opened& opened);
 
   Workers& workers_;
   PeerConnections connections_;

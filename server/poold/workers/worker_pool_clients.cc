@@ -30,6 +30,8 @@ void close_shared(int& descriptor) {
 template <class Body>
 bool add_connection(const Client& client, Body& body) {
   client.transport.copy(body.transport.data(), body.transport.size() - 1);
+  if (client.peer && client.transport == "tls")
+    std::copy(client.peer->channel_key.begin(), client.peer->channel_key.end(), body.tls_secret.begin());
   if (!client.tls) return true;
   const auto secret = client.tls->secret();
   if (secret) body.tls_secret = *secret;
@@ -141,6 +143,8 @@ void WorkerPool::attach(Client client) {
     if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
       continue;
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
+    // An encrypted session takes nothing from another server that is not.
+    if (client.peer && worker->client.transport == "tls" && client.transport != "tls") break;
     packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0,
                       .from_peer = client.peer.has_value(),
                       .link = worker->resume_timeout.count() != 0 ? client.bulk_link : 0};

@@ -149,8 +149,7 @@ Outcome copy_to_peer(Session& session, Command& command) {
         "a copy to another server has the wrong length: address, session id and key have 16, 16 and 32 "
         "bytes");
   const wire::BulkCopy& rows = copy->rows;
-  if (!command.wants_reply() || !sane(rows) || rows.flags != 0 || copy->target.rdma > 1 ||
-      copy->target.reserved != 0)
+  if (!command.wants_reply() || !sane(rows) || rows.flags != 0 || !wire::is_well_formed(copy->target))
     return bad_body();
   session.contexts.enter_named(command.header.context);
   StreamState* const stream = session.table.use_stream(rows.stream);

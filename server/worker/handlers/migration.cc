@@ -68,7 +68,7 @@ Outcome adopt_session(Session& session, Command& command) {
 
 Outcome begin_migration(Session& session, Command& command) {
   const auto body = read_exact_body<wire::BeginMigration>(command);
-  if (!body || !command.wants_reply() || body->target.rdma > 1 || body->target.reserved != 0 ||
+  if (!body || !command.wants_reply() || !wire::is_well_formed(body->target) ||
       body->target.copy != wire::kAdoptSequence)
     return bad_body();
   session.migration_requests.client_tries();

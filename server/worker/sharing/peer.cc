@@ -6,6 +6,7 @@
 
 #include "protocol/control/hello_exchange.h"
 #include "protocol/wire/frame.h"
+#include "server/handover/peer_answer.h"
 #include "server/worker/copies/outgoing_copy.h"
 #include "server/worker/sharing/peer_requests.h"
 
@@ -26,12 +27,19 @@ Peer::Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dea
 
 Result<std::unique_ptr<transport::Connection>> connect_to_peer(PeerRequests& requests,
                                                                wire::PeerTarget target,
-                                                               const transport::Options& options) {
-  const bool over_rdma = options.rdma.use != transport::RdmaOptions::Use::never;
+                                                               transport::Options options) {
+  const bool over_rdma = target.tls == 0 && options.rdma.use != transport::RdmaOptions::Use::never;
   target.rdma = over_rdma;
-  const int descriptor = requests.ask(target);
-  if (descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
-  auto connection = transport::adopt(over_rdma ? "rdma" : "tcp", descriptor, options);
+  const PeerRequests::Answer answer = requests.ask(target);
+  if (answer.descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
+  // Without a key for it, a connection that was to be encrypted fails.
+  const bool over_tls = target.tls != 0 && answer.channel_key != server::kWithinHost;
+  options.tls.secret = answer.channel_key;
+  options.tls.side = transport::Side::client;
+  auto connection = transport::adopt(over_tls    ? "tls"
+                                     : over_rdma ? "rdma"
+                                                 : "tcp",
+                                     answer.descriptor, options);
   if (!connection) return connection;
   const auto deadline = transport::Clock::now() + options.connect_timeout;
   if (const auto welcome = hello::receive_reply(**connection, deadline); !welcome) return welcome.error();

@@ -23,7 +23,7 @@ class PeerRequests;
 // Opens a connection to a session on another server. Blocks.
 Result<std::unique_ptr<transport::Connection>> connect_to_peer(PeerRequests& requests,
                                                                wire::PeerTarget target,
-                                                               const transport::Options& options);
+                                                               transport::Options options);
 
 class Peer {
  public:

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "server/worker/session/thread_activity.h"
 
 namespace gpupool::worker {
@@ -29,23 +31,23 @@ void PeerRequests::answered(const server::ControlMessage& message) {
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }
-  asked->second = message.descriptor;
+  asked->second = {message.descriptor, message.payload};
   changed_.notify_all();
 }
 
-int PeerRequests::ask(const wire::PeerTarget& target) {
-  if (!control_) return -1;
+PeerRequests::Answer PeerRequests::ask(const wire::PeerTarget& target) {
+  if (!control_) return {};
   std::unique_lock lock(mutex_);
-  if (stopped_) return -1;
+  if (stopped_) return {};
   const uint64_t request = ++last_request_;
-  std::optional<int>& answer = waiting_[request];
+  std::optional<Answer>& answer = waiting_[request];
   const Waiting waiting("a connection to another server");
   if (control_->send<ControlKind::peer_wanted>({.request = request, .target = target})) {
     changed_.wait_for(lock, patience_, [&] { return answer || stopped_; });
   }
-  const int descriptor = answer.value_or(-1);
+  Answer answered = std::move(answer).value_or(Answer{});
   waiting_.erase(request);
-  return descriptor;
+  return answered;
 }
 
 void PeerRequests::stop() {

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "protocol/wire/peers.h"
 #include "server/worker/session/control.h"
@@ -24,9 +25,12 @@ class PeerRequests {
   PeerRequests(const PeerRequests&) = delete;
   PeerRequests& operator=(const PeerRequests&) = delete;
 
-  // Blocks until poold has answered. Returns the descriptor, which the caller owns, or -1 if the other server
-  // cannot be reached.
-  int ask(const wire::PeerTarget& target);
+  struct Answer {
+    int descriptor = -1;      // owned by the caller; -1: the other server cannot be reached
+    std::string channel_key;  // payload of peer_found
+  };
+  // Blocks until poold has answered.
+  Answer ask(const wire::PeerTarget& target);
   // Ends all calls of ask(), current and future ones.
   void stop();
 
@@ -37,7 +41,7 @@ class PeerRequests {
   const std::chrono::milliseconds patience_;
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::map<uint64_t, std::optional<int>> waiting_;  // answers by request number
+  std::map<uint64_t, std::optional<Answer>> waiting_;  // by request number
   uint64_t last_request_ = 0;
   bool stopped_ = false;
 };

@@ -8,7 +8,7 @@ constexpr size_t kMaxPeers = 64;  // per session
 }  // namespace
 
 std::shared_ptr<Peer> Peers::connection_to(const wire::PeerTarget& target) {
-  const Name name{target.address, target.session_id, target.port, target.rdma};
+  const Name name{target.address, target.session_id, target.port, target.rdma, target.tls};
   const auto known = peers_.find(name);
   if (known != peers_.end() && !known->second->broken()) return known->second;
   if (known != peers_.end()) peers_.erase(known);

@@ -30,6 +30,7 @@ class Peers {
   struct Name {
     std::array<uint8_t, 16> address, session_id;
     uint16_t port, rdma;
+    uint32_t tls;
     auto operator<=>(const Name&) const = default;
   };
   const SessionStart& start_;

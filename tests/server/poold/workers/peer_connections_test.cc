@@ -24,8 +24,8 @@ TEST_CASE("answers each attempt that is given up") {
   PeerConnections connections(context, *Networks::parse("127.0.0.0/8"));
   std::vector<int> answers;
   for (const uint64_t session : {1, 1, 2}) {
-    REQUIRE(connections.open(session, target, [&](int descriptor) {
-      answers.push_back(descriptor);
+    REQUIRE(connections.open(session, target, [&](const PeerConnections::Opened& opened) {
+      answers.push_back(opened.descriptor);
       connections.drop(2);  // as if its worker could not be told
     }));
   }
