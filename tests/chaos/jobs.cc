@@ -168,6 +168,12 @@ std::vector<std::string> Jobs::judge(const FaultLog& faults) {
   return wrong;
 }
 
+void Jobs::may_leak_on(const Host& host) {
+  for (const auto* jobs : {&running_, &ended_}) {
+    for (const auto& job : *jobs) job->may_leak = job->may_leak || job->client == &host;
+  }
+}
+
 Jobs::Job* Jobs::of_process(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
   const std::string environment{std::istreambuf_iterator<char>(file), {}};

@@ -80,6 +80,8 @@ class Jobs {
   // Returns the files that the jobs of the last judge() left behind.
   std::vector<std::string> left_behind() const { return left_behind_; }
   const Tally& tally() const { return tally_; }
+  // The host loses power, and with it each pool-lease there, also those that outlive their programs.
+  void may_leak_on(const Host& host);
   // Returns the running job to which the process belongs, by its environment; null: none.
   Job* of_process(pid_t pid);
 

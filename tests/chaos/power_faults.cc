@@ -18,7 +18,7 @@ bool Chaos::lose_power_of_clients() {
   Host* const host = any_of<Host>(all, [](const Host& one) { return one.is_on(); });
   if (!host) return false;
   fault_log_.begin(host->name(), time_of_day());
-  for (const auto& job : jobs_->running()) job->may_leak = job->may_leak || job->client == host;
+  jobs_->may_leak_on(*host);
   host->power_off();
   later(time_between(0, 2'000), [this, host] {
     host->power_on();
