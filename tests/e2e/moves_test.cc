@@ -12,6 +12,7 @@
 #include "tests/e2e/pool_admin.h"
 #include "tests/e2e/steady_programs.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
 #include "tests/support/cutting_proxy.h"
 
 using namespace gpupool;
@@ -42,19 +43,53 @@ const char* name_of(Trouble trouble) {
   return "";
 }
 
-using Hosts = std::array<Pool, 2>;
+constexpr size_t kHosts = 2;
+
+// Two servers at tcp or tls ports.
+class Hosts {
+ public:
+  Hosts() : pools_{Pool({}, kMigrates), Pool({}, kMigrates)} {}
+  Hosts(const Authority& authority, const Authority::Files& files)
+      : pools_{Pool({}, with_tls(files)), Pool({}, with_tls(files))},
+        scheme_("tls"),
+        trusting_{{"GPUPOOL_TLS_CA", authority.certificate()}} {}
+  Pool& operator[](size_t host) { return pools_[host]; }
+  std::string url(uint16_t port) const { return scheme_ + "://127.0.0.1:" + std::to_string(port); }
+  // The environment of programs whose sessions start on this server.
+  Environment through(size_t host) {
+    Environment environment = trusting_;
+    environment.insert({{"GPUPOOL_SHM", "0"}, {"GPUPOOL", url(pools_[host].poold().port())}});
+    return pools_[host].through(environment);
+  }
+  uint64_t free_bytes(size_t host) {
+    const std::string output = run_patiently({driver_app(), "free_memory"}, through(host)).output;
+    INFO(output);
+    REQUIRE(output.starts_with("free "));
+    return std::stoull(output.substr(5));
+  }
+
+ private:
+  static std::vector<std::string> with_tls(const Authority::Files& files) {
+    std::vector<std::string> options = kMigrates;
+    options.insert(options.end(), {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
+                                   "--tls-key", files.key});
+    return options;
+  }
+  std::array<Pool, kHosts> pools_;
+  const std::string scheme_ = "tcp";
+  const Environment trusting_;
+};
 
 // Runs a program once, whose session starts on the first server and moves back and forth until its end.
 class Run {
  public:
   Run(Hosts& hosts, const std::vector<std::string>& program, uint32_t seed)
-      : hosts_(hosts),
-        trouble_(trouble_of(seed)),
-        random_(seed),
-        app_(words_of(program), hosts[0].through({{"GPUPOOL_SHM", "0"}})) {
+      : hosts_(hosts), trouble_(trouble_of(seed)), random_(seed), app_(words_of(program), hosts.through(0)) {
     if (trouble_ != Trouble::cut_link) return;
-    for (size_t host = 0; host < hosts.size(); ++host)
-      proxies_[host].emplace(hosts[host].poold().endpoint(), 300'000, seed);
+    for (size_t host = 0; host < kHosts; ++host) {
+      const transport::Endpoint server{"tcp", "127.0.0.1", hosts[host].poold().port()};
+      proxies_[host].emplace(server, 300'000, seed);
+    }
   }
 
   void move_until_end() {
@@ -81,14 +116,14 @@ class Run {
   };
   bool ended() { return app_.wait(milliseconds(0)) != -1; }
   std::optional<Place> where() {
-    for (size_t host = 0; host < hosts_.size(); ++host) {
+    for (size_t host = 0; host < kHosts; ++host) {
       const Json all = sessions_of(hosts_[host]);
       if (!all.empty()) return Place{host, all[0]["number"], all[0]["worker_pid"]};
     }
     return {};
   }
   std::string address(size_t host) const {
-    return (proxies_[host] ? proxies_[host]->endpoint() : hosts_[host].poold().endpoint()).text();
+    return hosts_.url(proxies_[host] ? proxies_[host]->endpoint().port : hosts_[host].poold().port());
   }
   void move(const Place& from, bool kills) {
     Process admin(admin_words(hosts_[from.host].poold(), {"--json", "migrate", std::to_string(from.session),
@@ -113,7 +148,7 @@ class Run {
   Hosts& hosts_;
   const Trouble trouble_;
   std::mt19937 random_;
-  std::array<std::optional<CuttingProxy>, 2> proxies_;
+  std::array<std::optional<CuttingProxy>, kHosts> proxies_;
   Process app_;
   int status_ = -1;
   unsigned moves_ = 0;
@@ -135,12 +170,10 @@ bool is_idle(Hosts& hosts) {
   return eventually([&] { return sessions_of(hosts[0]).empty() && sessions_of(hosts[1]).empty(); });
 }
 
-}  // namespace
-
-TEST_CASE("programs pass although their sessions move at random moments") {
-  Hosts hosts{Pool({}, kMigrates), Pool({}, kMigrates)};
-  const std::array free_before{free_bytes(hosts[0]), free_bytes(hosts[1])};
-  const unsigned wanted = number_in("MOVES", kSanitized ? 6 : 30);
+// Runs the programs, all of them at least once, until there were `least` moves.
+void pass_despite_moves(Hosts& hosts, unsigned least) {
+  const std::array free_before{hosts.free_bytes(0), hosts.free_bytes(1)};
+  const unsigned wanted = number_in("MOVES", least);
   uint32_t seed = number_in("SEED", 1);
   unsigned moves = 0, killed = 0, lost = 0, runs = 0;
   for (bool first = true; first || moves < wanted; first = false) {
@@ -166,7 +199,20 @@ TEST_CASE("programs pass although their sessions move at random moments") {
     REQUIRE(moves > before);
   }
   std::printf("%u moves in %u runs, %u workers killed, %u programs lost\n", moves, runs, killed, lost);
-  for (size_t host = 0; host < hosts.size(); ++host) {
-    CHECK(eventually([&] { return free_bytes(hosts[host]) == free_before[host]; }, std::chrono::seconds(20)));
+  for (size_t host = 0; host < kHosts; ++host) {
+    CHECK(eventually([&] { return hosts.free_bytes(host) == free_before[host]; }, std::chrono::seconds(20)));
   }
+}
+
+}  // namespace
+
+TEST_CASE("programs pass although their sessions move at random moments") {
+  Hosts hosts;
+  pass_despite_moves(hosts, kSanitized ? 6 : 30);
+}
+
+TEST_CASE("programs pass although their encrypted sessions move at random moments") {
+  const Authority authority("authority");
+  Hosts hosts(authority, authority.sign("server", "IP:127.0.0.1"));
+  pass_despite_moves(hosts, kSanitized ? 6 : 20);
 }
