@@ -95,6 +95,7 @@ Leases::Host host_of_leases(WorkerPool& pool) {
           .sessions = [&pool](const std::string& tenant) { return pool.all_sessions_of(tenant); },
           .describe_breaks = [&pool](const auto& tenant, auto& told) { describe_breaks(pool, tenant, told); },
           .end_sessions = [&pool](const auto&... order) { pool.end_sessions(order...); },
+          .refuse_waiting = [&pool](const auto&... order) { pool.refuse_waiting(order...); },
           .move_sessions = [&pool](const auto&... order) { pool.request_migrations(order...); },
           .now = now_ms,
           .suspension = suspension_host(pool)};

@@ -36,6 +36,8 @@ class Leases {
     // Adds the breaks of the tenant's sessions; null: they are not reported.
     std::function<void(const std::string& tenant, pool::SessionBreaks& told)> describe_breaks;
     std::function<void(const std::string& tenant, const std::string& reason)> end_sessions;
+    // Refuses the tenant's clients that wait for a worker.
+    std::function<void(const std::string& tenant, const std::string& reason)> refuse_waiting;
     // Asks the clients of these sessions to move them to another server; `failed` is told why one has not.
     std::function<void(const std::string& tenant, const std::string& address,
                        std::function<void(const std::string& reason)> failed)>

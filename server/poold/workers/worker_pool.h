@@ -139,6 +139,9 @@ class WorkerPool {
   // Ends the sessions, and refuses the waiting clients, for which `reason` returns a text.
   using Reason = std::function<std::optional<std::string>(const Client&)>;
   void end_sessions(const Reason& reason, log::Level level);
+  // Refuses the waiting clients of a tenant, or those for which `reason` returns a text.
+  void refuse_waiting(const std::string& tenant, const std::string& why);
+  void refuse_waiting(const Reason& reason);
   size_t sessions_of(const std::string& tenant) const;       // includes clients that wait for a worker
   size_t all_sessions_of(const std::string& tenant) const {  // and suspended ones
     return sessions_of(tenant) + suspensions_.count(tenant);

@@ -125,6 +125,15 @@ void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
   }
   for (const auto& [session, why] : running) (void)end_serving(session, why, level);
   suspensions_.end_all(reason);
+  refuse_waiting(reason);
+}
+
+void WorkerPool::refuse_waiting(const std::string& tenant, const std::string& why) {
+  refuse_waiting(
+      [&](const Client& client) { return client.tenant == tenant ? std::optional(why) : std::nullopt; });
+}
+
+void WorkerPool::refuse_waiting(const Reason& reason) {
   for (auto& [client, why] : waiting_.take(reason))
     turn_away(std::move(client), {control::HelloReply::DENIED, std::move(why)});
 }

@@ -70,8 +70,8 @@ struct Node {
   Tenants tenants{{}, Tenants::Anonymous::refused};
   std::vector<control::Device> devices;
   std::map<std::string, size_t> sessions;
-  std::map<std::string, std::string> ended;  // reason by tenant
-  std::map<std::string, std::string> moved;  // address by tenant
+  std::map<std::string, std::string> ended, waiting_refused;  // reason by tenant
+  std::map<std::string, std::string> moved;                   // address by tenant
   std::function<void(const std::string&)> cannot_move;
   std::vector<std::string> removed;
   std::string last_lease;
@@ -86,6 +86,8 @@ struct Node {
                  .sessions = [this](const std::string& tenant) { return sessions[tenant]; },
                  .end_sessions = [this](const std::string& tenant,
                                         const std::string& reason) { ended[tenant] = reason; },
+                 .refuse_waiting = [this](const std::string& tenant,
+                                          const std::string& reason) { waiting_refused[tenant] = reason; },
                  .move_sessions =
                      [this](const std::string& tenant, const std::string& address,
                             std::function<void(const std::string&)> failed) {
@@ -210,6 +212,7 @@ TEST_CASE("an ended lease accepts no new session and is reported once its last s
   }));
   CHECK(node.ended.at(name) == "the lease has ended: preempted");
   CHECK_FALSE(node.ended.contains(others));
+  CHECK_FALSE(node.waiting_refused.contains(others));
   node.session_ends(name);
   CHECK(node.report().at(lease.id()).sessions() == 1);
   CHECK(node.told == 0);
@@ -238,6 +241,7 @@ TEST_CASE("sessions have the grace period of the order and a shorter later one a
   const lease::Lease lease = node.maker.lease({gpu(0)});
   const std::string name = node.admit(lease);
   node.leases.end(lease.id(), "maintenance", milliseconds(3'600'000));
+  CHECK(node.waiting_refused.at(name) == "the lease has ended: maintenance");
   node.run();
   CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
   CHECK(node.ended.empty());
