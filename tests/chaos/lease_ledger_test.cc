@@ -224,6 +224,22 @@ TEST_CASE("the ledger follows a lease that moves away and comes back") {
   }
 }
 
+TEST_CASE("the ledger counts a lease once that is back before its node knows that it left") {
+  Pool pool;
+  pool.grant('a', 1, 600, kMemory / 2);
+  ++pool.serial;  // of the token for the other node
+  pool.grant('a', 4, 600, kMemory / 2);
+  const bool with_another = GENERATE(false, true);
+  if (with_another) pool.grant('b', 5, 401, 1);
+  const uint64_t last = std::exchange(pool.serial, 1);
+  pool.left(6, 'a');
+  pool.serial = last;
+  pool.grant('c', 7, 400, 1);
+  pool.event(8, "lease_ends", 'a');
+  pool.grant('d', 9, with_another ? 100 : 600, 1);
+  CHECK(pool.found() == (with_another ? 2 : 0));  // beside b, and beside b and c
+}
+
 TEST_CASE("the ledger finds double grants around moves") {
   MovedLease pool;
   SECTION("the old place is granted before the lease has left") {
