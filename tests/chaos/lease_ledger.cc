@@ -220,13 +220,22 @@ void LeaseLedger::find_sessions_without_lease(const std::map<Key, std::vector<Gr
 // A lease does not go on at a poold that was restarted, unless it was somewhere else meanwhile.
 void LeaseLedger::find_new_processes(const std::map<Key, std::vector<Grant>>& grants,
                                      std::vector<std::string>& found) const {
-  const auto lives_elsewhere = [&](const Key& key, int64_t time) {
-    return std::any_of(grants.begin(), grants.end(), [&](const auto& other) {
-      if (other.first.second != key.second || other.first.first == key.first) return false;
-      return std::any_of(other.second.begin(), other.second.end(), [&](const Grant& grant) {
-        return grant.issued <= time && (!grant.end || *grant.end >= time);
-      });
+  // A lease may leave a node before its program has read the token for it.
+  const auto leaves_elsewhere = [&](const Key& key, int64_t time) {
+    return std::any_of(leases_.begin(), leases_.end(), [&](const auto& other) {
+      const OnNode& known = other.second;
+      return other.first.second == key.second && other.first.first != key.first && known.tokens.empty() &&
+             std::any_of(known.ends.begin(), known.ends.end(),
+                         [&](const End& end) { return !end.at || *end.at >= time; });
     });
+  };
+  const auto lives_elsewhere = [&](const Key& key, int64_t time) {
+    return leaves_elsewhere(key, time) || std::any_of(grants.begin(), grants.end(), [&](const auto& other) {
+             if (other.first.second != key.second || other.first.first == key.first) return false;
+             return std::any_of(other.second.begin(), other.second.end(), [&](const Grant& grant) {
+               return grant.issued <= time && (!grant.end || *grant.end >= time);
+             });
+           });
   };
   for (const auto& [key, all] : grants) {
     for (size_t i = 1; i < all.size(); ++i) {
