@@ -201,8 +201,8 @@ Result<wire::PeerTarget> Migrator::target(bool source_encrypts) const {
   const bool over_tls = server_.scheme == "tls" && source_encrypts && reply_.encrypts_peers;
   // Workers of one poold, perhaps of different releases, need no encryption between them.
   if (server_.scheme == "tls" && !over_tls && !same_server_)
-    return Error{ErrorCode::refused,
-                 "sessions move to tls:// addresses only between servers of this release"};
+    return Error{ErrorCode::refused, std::string("the ") + (source_encrypts ? "target" : "source") +
+                                         "'s worker cannot encrypt the migration: it is of an older release"};
   if (!address || reply_.bulk_token.empty() || reply_.session_id.size() != sizeof target.session_id ||
       reply_.peer_protocol != wire::kPeerProtocolVersion) {
     return Error{ErrorCode::refused, "other servers cannot connect to it"};

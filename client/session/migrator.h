@@ -45,8 +45,8 @@ class Migrator {
   Result<void> compare(const std::vector<hello::Device>& known, int driver_version) const;
   // Asks the server to take over a session whose worker will connect to it.
   Result<void> ask_to_adopt();
-  // For the worker that sends the session, and that can encrypt or not. ErrorCode::refused: no worker can
-  // connect to this server.
+  // For the worker that sends the session. `source_encrypts`: its HelloReply.encrypts_peers.
+  // ErrorCode::refused: it cannot connect to this server.
   Result<wire::PeerTarget> target(bool source_encrypts) const;
   // Waits for the answer to ask_to_adopt(). Returns the number of the last command that the server counts.
   Result<uint64_t> adopted(std::chrono::seconds longest);

@@ -70,6 +70,7 @@ void Reconnector::switch_to(Terms terms, std::unique_ptr<transport::ResumableCon
   // With the lock, so that it is not the next carrier that breaks.
   connection_.break_carrier({ErrorCode::closed, "the session has moved to another server"});
   changed_.wait(lock, [this] { return !next_ || connection_.over(); });
+  next_.reset();  // the session is over: the target must not keep what it has adopted
 }
 
 void Reconnector::give_up(const Error& why) {

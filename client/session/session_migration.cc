@@ -56,7 +56,7 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
   if (server().starts_with("tls://") != address.starts_with("tls://")) {
     return Error{ErrorCode::refused, server().starts_with("tls://")
                                          ? "an encrypted session moves to tls:// addresses only"
-                                         : "a session that is not encrypted moves to no tls:// address"};
+                                         : "an unencrypted session moves to tcp:// addresses only"};
   }
   const auto settings = settings_for(address, settings_);
   if (!settings) return settings.error();

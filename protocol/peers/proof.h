@@ -19,8 +19,8 @@ namespace gpupool::peers {
 wire::CopyKey copy_key(std::string_view bulk_token, uint64_t copy);
 
 enum class Side { connecting, accepting };
-// What follows the proofs: both sides must mean the same, or nobody who redirects a connection to another
-// port could be told from the other side.
+// The channel that follows the proofs, and that they are for: a connection that was redirected from a tcp
+// port to a tls port, or the other way, fails.
 enum class Channel { plain, encrypted };
 // Proof that this side holds the key, for the connection of these two nonces.
 wire::PeerMac prove(const wire::CopyKey& key, Side side, Channel channel, const wire::PeerNonce& connecting,

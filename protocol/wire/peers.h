@@ -5,8 +5,8 @@
 // poold answers with a Preamble of that version and a PeerAnswer, or with a refusal as to a client. The
 // connecting poold then sends a PeerProof. The frames consist of random numbers, hashes and HMACs: no byte
 // that a client chose leaves the host before the other side has proved that it holds the copy's key
-// (protocol/peers/proof.h). They are not encrypted on a tls port either; what follows them there is, by TLS
-// between the two workers with a key that both sides derive (peers::channel_key).
+// (protocol/peers/proof.h). The frames are not encrypted, on a tls port either. After them, a tls port uses
+// TLS between the two workers, with a key that both sides derive (peers::channel_key).
 #pragma once
 #include <array>
 #include <cstdint>

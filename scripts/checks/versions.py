@@ -3,7 +3,8 @@
 Compares what programs of different versions say to each other with the versions that were recorded:
 
 - server/handover/versions/N.txt: the messages between poold and its workers, and the memory that both map, of kControlVersion
-  N. After an upgrade poold has workers of older versions. Any change needs a new version, as server/handover/handover.h says.
+  N. After an upgrade poold has workers of older versions. Any other change than the one below needs a new version, as
+  server/handover/handover.h says.
 - protocol/wire/versions/N.txt: what clients and servers send, of kProtocolVersion N: they may be of different releases. What
   is recorded must stay; new commands, messages and rows may be added, if a peer that does not know them never gets them.
 
@@ -143,6 +144,8 @@ def faults(kind, words):
     if not (ROOT / path).exists():
         return [f"{path}: is missing; scripts/checks/versions.py --write records the version"]
     before, after = read(path).splitlines(), now.splitlines()
+    if before != after and all_stay(before, after):
+        return [f"{path}: a reserved field has got a name: scripts/checks/versions.py --write records it"]
     if before == after or grows:
         return []
     findings = [f"{path}: not in the sources any more: {line}" for line in before if line not in set(after)]

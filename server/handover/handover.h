@@ -37,8 +37,8 @@
 
 namespace gpupool::server {
 
-// A new kind of message needs a new version. Any other change of messages or shared memory also needs a new
-// kOldestControlVersion: poold cannot take over sessions of older workers then.
+// A new kind of message needs a new version. Any other change of messages or shared memory, but a name for a
+// reserved field, also needs a new kOldestControlVersion: poold cannot take over older workers' sessions.
 constexpr uint32_t kControlVersion = 1;
 constexpr uint32_t kOldestControlVersion = 1;  // of workers that poold can take over
 

@@ -225,10 +225,11 @@ TEST_CASE("a session that cannot move goes on, and pool-admin says why") {
 TEST_CASE("a session does not move to a server whose GPU differs, or that is not there") {
   Pool other({{"SOFTGPU_COMPUTE_CAPABILITY", "8.0"}}, kMigrates);
   CountingMove move;
-  for (const auto& [to, reason] : {std::pair{other.poold().endpoint().text(), "attribute"},
-                                   {std::string("tcp://127.0.0.1:1"), "tcp://127.0.0.1:1"},
-                                   {std::string("tls://127.0.0.1:1"), "moves to no tls:// address"},
-                                   {std::string("rdma://127.0.0.1:1"), "tcp:// and tls:// addresses"}}) {
+  for (const auto& [to, reason] :
+       {std::pair{other.poold().endpoint().text(), "attribute"},
+        {std::string("tcp://127.0.0.1:1"), "tcp://127.0.0.1:1"},
+        {std::string("tls://127.0.0.1:1"), "an unencrypted session moves to tcp:// addresses only"},
+        {std::string("rdma://127.0.0.1:1"), "tcp:// and tls:// addresses"}}) {
     const Json reply = move.ask(to);
     INFO(reply.dump());
     CHECK(reply["migrated"] == false);

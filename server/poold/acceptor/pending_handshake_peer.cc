@@ -24,7 +24,7 @@ void PendingHandshake::read_peer_hello() {
 // Counted and rate-limited like the refusals of clients.
 void PendingHandshake::deny_peer(const std::string& why) {
   timer_.cancel();
-  // In the clear: the other server has not proved that it could decrypt.
+  // The refusal is not encrypted: the other server has not proved that it could decrypt it.
   Client client{
       .descriptor = stream_.release(), .transport = "tcp", .admission_peer = peer_, .address = address_};
   acceptor_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});

@@ -168,7 +168,7 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   }
   entry.ending = true;
   entry.reason = reason.empty() ? "no reason given" : reason;
-  host_.refuse_waiting(entry.tenant, "the lease has ended: " + entry.reason);  // as admit() from now on
+  host_.refuse_waiting(entry.tenant, "the lease has ended: " + entry.reason);  // admit() refuses others
   post_cleanup();
 }
 

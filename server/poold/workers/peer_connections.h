@@ -4,9 +4,9 @@
 //
 // Must not tell a client which addresses and ports accept connections. So every failed attempt is answered
 // kPatience after it was requested, whatever the reason; only a valid proof is answered sooner. An address
-// outside the networks is refused at once, since that depends on the configuration alone. WorkerPool uses it
-// on poold's thread; it never blocks. Answers come from the event loop, or from open() itself for refused
-// addresses.
+// outside the networks is refused at once, since that depends on the configuration alone, and give_up() fails
+// all attempts at once. WorkerPool uses it on poold's thread; it never blocks. Answers come from the event
+// loop, from give_up(), or from open() itself for refused addresses.
 #pragma once
 #include <algorithm>
 #include <asio/io_context.hpp>
@@ -44,7 +44,7 @@ class PeerConnections {
   // Drops the attempts of a session that has ended, without answers.
   void drop(uint64_t session);
   void close();    // drops all attempts
-  void give_up();  // the same, and answers each that there is no connection
+  void give_up();  // fails all attempts
   bool has_attempts() const {
     return std::ranges::any_of(sessions_, [](const auto& one) { return !one.second.attempts.empty(); });
   }

@@ -143,7 +143,7 @@ void WorkerPool::attach(Client client) {
     if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
       continue;
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
-    // An encrypted session takes nothing from another server that is not.
+    // An encrypted session accepts no unencrypted connection of another server.
     if (client.peer && worker->client.transport == "tls" && client.transport != "tls") break;
     packet::Bulk bulk{.copy = client.peer ? client.peer->copy : 0,
                       .from_peer = client.peer.has_value(),

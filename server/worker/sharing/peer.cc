@@ -32,7 +32,7 @@ Result<std::unique_ptr<transport::Connection>> connect_to_peer(PeerRequests& req
   target.rdma = over_rdma;
   const PeerRequests::Answer answer = requests.ask(target);
   if (answer.descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
-  // Without a key for it, a connection that was to be encrypted fails.
+  // adopt() fails if poold has sent no key.
   const bool over_tls = target.tls != 0 && answer.channel_key != server::kWithinHost;
   options.tls.secret = answer.channel_key;
   options.tls.side = transport::Side::client;

@@ -371,6 +371,7 @@ TEST_CASE("reconnector: a session that fails while it moves moves no further") {
   ended.get_future().wait();  // the reconnector's thread has not seen why yet
 
   auto next = connect_to(target);
+  const Accepted adopted = target.accept();
   next->start();
   auto switched = std::async(
       std::launch::async, [&] { reconnector.switch_to(terms_for(target, "session two"), std::move(next)); });
@@ -379,6 +380,9 @@ TEST_CASE("reconnector: a session that fails while it moves moves no further") {
   closed.set_value();
   CHECK(switched.wait_for(kPatience) == std::future_status::ready);
   CHECK(connection.over());
+  std::byte byte;
+  CHECK_FALSE(
+      transport::receive_exact(*adopted.connection, {&byte, 1}, Clock::now() + kPatience));  // its end
 }
 
 TEST_CASE("reconnector: a session that has nowhere to go ends with the reason") {
