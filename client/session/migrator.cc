@@ -94,8 +94,7 @@ std::function<std::string()> present_token(const Settings& settings) {
   };
 }
 
-Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, bool same_server,
-                                                 const Settings& settings) {
+Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, const Settings& settings) {
   auto server = transport::Endpoint::parse(address);
   if (!server) return server.error();
   if (server->scheme != "tcp" && server->scheme != "tls")
@@ -104,7 +103,6 @@ Result<std::unique_ptr<Migrator>> Migrator::open(const std::string& address, boo
         "sessions can only move to tcp:// and tls:// addresses, because servers connect to each other"};
   auto migrator = connect(*server, settings);
   if (!migrator) return migrator;
-  (*migrator)->same_server_ = same_server;
   if (auto said = (*migrator)->say_hello(settings, nullptr); !said) return said.error();
   return migrator;
 }
@@ -195,12 +193,12 @@ Result<void> Migrator::ask_to_adopt() {
   return transport::send_all(*connection_, {&part, 1}, Clock::now() + options_.dead_peer_timeout);
 }
 
-Result<wire::PeerTarget> Migrator::target(bool source_encrypts) const {
+Result<wire::PeerTarget> Migrator::target(bool source_encrypts, bool same_server) const {
   wire::PeerTarget target{};
   const auto address = numeric_address(connection_->peer(), server_.host);
   const bool over_tls = server_.scheme == "tls" && source_encrypts && reply_.encrypts_peers;
   // Workers of one poold, perhaps of different releases, need no encryption between them.
-  if (server_.scheme == "tls" && !over_tls && !same_server_)
+  if (server_.scheme == "tls" && !over_tls && !same_server)
     return Error{ErrorCode::refused, std::string("the ") + (source_encrypts ? "target" : "source") +
                                          "'s worker cannot encrypt the migration: it is of an older release"};
   if (!address || reply_.bulk_token.empty() || reply_.session_id.size() != sizeof target.session_id ||

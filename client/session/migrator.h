@@ -24,9 +24,8 @@ std::function<std::string()> present_token(const Settings& settings);
 
 class Migrator {
  public:
-  // Connects to the server and starts a session there. `same_server`: the session is there already.
-  static Result<std::unique_ptr<Migrator>> open(const std::string& address, bool same_server,
-                                                const Settings& settings);
+  // Connects to the server and starts a session there.
+  static Result<std::unique_ptr<Migrator>> open(const std::string& address, const Settings& settings);
   // A suspended session, as its server's hello has named it.
   struct Suspended {
     std::string session_id, resume_key;
@@ -45,9 +44,9 @@ class Migrator {
   Result<void> compare(const std::vector<hello::Device>& known, int driver_version) const;
   // Asks the server to take over a session whose worker will connect to it.
   Result<void> ask_to_adopt();
-  // For the worker that sends the session. `source_encrypts`: its HelloReply.encrypts_peers.
-  // ErrorCode::refused: it cannot connect to this server.
-  Result<wire::PeerTarget> target(bool source_encrypts) const;
+  // For the worker that sends the session. `source_encrypts`: its HelloReply.encrypts_peers. `same_server`:
+  // it belongs to this server, too. ErrorCode::refused: it cannot connect to this server.
+  Result<wire::PeerTarget> target(bool source_encrypts, bool same_server) const;
   // Waits for the answer to ask_to_adopt(). Returns the number of the last command that the server counts.
   Result<uint64_t> adopted(std::chrono::seconds longest);
 
@@ -70,7 +69,6 @@ class Migrator {
   const transport::Endpoint server_;
   const transport::Options options_;
   const Settings settings_;
-  bool same_server_ = false;
   std::unique_ptr<transport::ResumableConnection> connection_;
   hello::HelloReply reply_;
 };

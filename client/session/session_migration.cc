@@ -60,14 +60,14 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
   }
   const auto settings = settings_for(address, settings_);
   if (!settings) return settings.error();
-  auto opened = Migrator::open(address, address == server(), *settings);
+  auto opened = Migrator::open(address, *settings);
   if (!opened) return Error{opened.error().code, address + ": " + opened.error().message};
   Migrator& target = **opened;
   if (address == server() && target.reply().server_id != server_id())
     return Error{ErrorCode::refused, address + " has become the address of another server"};
   if (auto same = target.compare(offered_, driver_version_); !same)
     return Error{same.error().code, address + ": " + same.error().message};
-  const auto peer = target.target(links_.parameters().encrypts_peers);
+  const auto peer = target.target(links_.parameters().encrypts_peers, address == server());
   if (!peer) return Error{peer.error().code, address + ": " + peer.error().message};
   auto links =
       links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),

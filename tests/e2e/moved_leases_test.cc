@@ -39,6 +39,13 @@ std::string other(const std::string& node) {
   return node == "one" ? "two" : "one";
 }
 
+// Moves the pool's only lease from this node to the other one, which it returns.
+std::string move_from(const WholePool& pool, const std::string& lease, const std::string& node) {
+  INFO(pool.pool_admin({"move", lease, "--to", other(node)}));
+  REQUIRE(await_all_on(pool, other(node), 1));
+  return other(node);
+}
+
 }  // namespace
 
 TEST_CASE("a lease moves to the other node and back while its program runs") {
@@ -47,9 +54,7 @@ TEST_CASE("a lease moves to the other node and back while its program runs") {
   std::string node = nodes_of_leases(pool).at(0);
   const std::string lease = json_of(pool, {"leases"})[0]["id"];
   for (int move = 0; move < kBackAndForth; ++move) {
-    node = other(node);
-    INFO(pool.pool_admin({"move", lease, "--to", node}));
-    REQUIRE(await_all_on(pool, node, 1));
+    node = move_from(pool, lease, node);
   }
   CHECK(json_of(pool, {"leases"})[0]["id"] == lease);
   program.expect_nothing_lost();
@@ -71,9 +76,7 @@ TEST_CASE("a lease moves between nodes with tls ports while its program runs") {
   const std::string lease = json_of(pool, {"leases"})[0]["id"];
   std::string node = nodes_of_leases(pool).at(0);
   for (int move = 0; move < 2; ++move) {
-    node = other(node);
-    INFO(pool.pool_admin({"move", lease, "--to", node}));
-    REQUIRE(await_all_on(pool, node, 1));
+    node = move_from(pool, lease, node);
   }
   program.expect_nothing_lost();
 }
@@ -84,9 +87,7 @@ TEST_CASE("a program whose lease has moved survives cut connections") {
   const std::string lease = json_of(pool, {"leases"})[0]["id"];
   std::string node = nodes_of_leases(pool).at(0);
   for (int move = 0; move < 2; ++move) {
-    node = other(node);
-    INFO(pool.pool_admin({"move", lease, "--to", node}));
-    REQUIRE(await_all_on(pool, node, 1));
+    node = move_from(pool, lease, node);
     program.app.signal(SIGUSR1);
     Pool& here = node == "one" ? pool.first() : pool.second();
     CHECK(here.poold().await_log("session_resumed"));

@@ -26,7 +26,7 @@ const std::vector<std::string> kMigrates{"--resume-timeout", "60", "--peers", "1
 
 enum class Trouble { none, cut_link, killed_target, killed_source };
 
-// What happens in the run with this seed: in two of five, nothing but moves.
+// Returns the fault of the run with this seed. Two runs of five have none.
 Trouble trouble_of(uint32_t seed) {
   constexpr std::array kAll{Trouble::none, Trouble::cut_link, Trouble::none, Trouble::killed_target,
                             Trouble::killed_source};

@@ -66,7 +66,7 @@ inline std::vector<std::string> words_of(const std::vector<std::string>& program
   return words;
 }
 
-// What the program does directly on the device.
+// Runs the program directly on the device, once, and returns its output and status.
 inline const Finished& directly(const Pool& pool, const std::vector<std::string>& program) {
   static std::map<std::vector<std::string>, Finished> finished;
   const auto found = finished.find(program);

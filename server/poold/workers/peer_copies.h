@@ -28,7 +28,7 @@ class PeerCopies {
   std::optional<PeerCopy> find(const wire::PeerHello& hello) const;
   void session_ended(const Worker& worker) { connections_.drop(worker.session); }
   void close() { connections_.close(); }
-  // Answers all workers that wait for a connection that there is none.
+  // Fails all requests for connections that are pending.
   void give_up_waiting() { connections_.give_up(); }
   bool has_attempts() const { return connections_.has_attempts(); }
 

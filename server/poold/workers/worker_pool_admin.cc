@@ -111,10 +111,17 @@ void WorkerPool::request_migrations(const std::string& tenant, const std::string
   });
 }
 
+namespace {
+
+// Returns the text for the tenant's clients.
+WorkerPool::Reason for_tenant(const std::string& tenant, const std::string& why) {
+  return [&](const Client& client) { return client.tenant == tenant ? std::optional(why) : std::nullopt; };
+}
+
+}  // namespace
+
 void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {
-  end_sessions(
-      [&](const Client& client) { return client.tenant == tenant ? std::optional(reason) : std::nullopt; },
-      log::Level::info);
+  end_sessions(for_tenant(tenant, reason), log::Level::info);
 }
 
 void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
@@ -129,8 +136,7 @@ void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
 }
 
 void WorkerPool::refuse_waiting(const std::string& tenant, const std::string& why) {
-  refuse_waiting(
-      [&](const Client& client) { return client.tenant == tenant ? std::optional(why) : std::nullopt; });
+  refuse_waiting(for_tenant(tenant, why));
 }
 
 void WorkerPool::refuse_waiting(const Reason& reason) {

@@ -37,7 +37,7 @@ struct Target {
     worker.ignore(Command::adopt_session);
   }
   Result<std::unique_ptr<Migrator>> try_open() const {
-    return Migrator::open(worker.url(), false, known_settings());
+    return Migrator::open(worker.url(), known_settings());
   }
   std::unique_ptr<Migrator> open() const {
     auto opened = try_open();
@@ -71,22 +71,22 @@ TEST_CASE("migrator: opens a session that can move on and be resumed") {
 }
 
 TEST_CASE("migrator: connects only where servers can connect to each other") {
-  const auto error = [](const std::string& address, bool same_server) {
+  const auto error = [](const std::string& address) {
     Settings settings = known_settings();
     settings.connect_timeout = std::chrono::seconds(1);
-    const auto opened = Migrator::open(address, same_server, settings);
+    const auto opened = Migrator::open(address, settings);
     REQUIRE_FALSE(opened);
     return opened.error();
   };
   for (const char* const address : {"rdma://127.0.0.1:1", "shm:///tmp/poold"}) {
     INFO(address);
-    const Error refused = error(address, false);
+    const Error refused = error(address);
     CHECK(refused.code == ErrorCode::refused);
     CHECK_THAT(refused.message, ContainsSubstring("can only move to tcp:// and tls:// addresses"));
   }
-  CHECK(error("nonsense", false).code == ErrorCode::invalid);
-  CHECK(error("tcp://127.0.0.1:1", false).code == ErrorCode::reset);
-  CHECK(error("tls://127.0.0.1:1", false).code == ErrorCode::reset);
+  CHECK(error("nonsense").code == ErrorCode::invalid);
+  CHECK(error("tcp://127.0.0.1:1").code == ErrorCode::reset);
+  CHECK(error("tls://127.0.0.1:1").code == ErrorCode::reset);
 }
 
 TEST_CASE("migrator: reports why a server takes no session") {
@@ -172,7 +172,7 @@ TEST_CASE("migrator: refuses a server that differs from what the program was tol
 
 TEST_CASE("migrator: tells the other worker where to connect and gives it the key of the adoption alone") {
   const Target target;
-  const auto told = target.open()->target(true);
+  const auto told = target.open()->target(true, false);
   REQUIRE(told);
   CHECK(told->port == target.worker.endpoint().port);
   CHECK(told->copy == wire::kAdoptSequence);
@@ -193,7 +193,7 @@ TEST_CASE("migrator: refuses a server to which no other server can connect") {
   SECTION("another version between servers") {
     target.worker.offer.peer_protocol = wire::kPeerProtocolVersion + 1;
   }
-  const auto told = target.open()->target(true);
+  const auto told = target.open()->target(true, false);
   REQUIRE_FALSE(told);
   CHECK(told.error().code == ErrorCode::refused);
   CHECK(told.error().message == "other servers cannot connect to it");
