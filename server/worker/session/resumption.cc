@@ -79,10 +79,9 @@ void Resumption::take(server::ControlMessage message) {
     const std::lock_guard lock(mutex_);
     close_offer(offered_);
     offered_ = std::move(message);
-    // This side may not have noticed yet that the old connection is broken. With the lock, so that it is not
-    // the offered one that breaks.
-    connection_.break_carrier(replaced());
   }
+  // This side may not have noticed yet that the old connection is broken.
+  connection_.break_carrier(replaced());
   changed_.notify_all();
 }
 
