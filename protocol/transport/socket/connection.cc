@@ -21,10 +21,6 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxBuffersPerSend = 1024;  // IOV_MAX on Linux
 
-bool is_reset(int error) {
-  return error == ECONNRESET || error == ECONNABORTED || error == EPIPE;
-}
-
 bool is_loss(int error) {
   switch (error) {
     case ETIMEDOUT:
@@ -37,6 +33,10 @@ bool is_loss(int error) {
 }
 
 }  // namespace
+
+bool is_reset(int error) {
+  return error == ECONNRESET || error == ECONNABORTED || error == EPIPE;
+}
 
 SocketConnection::SocketConnection(int socket, int wake, std::string peer, const Options& options)
     : socket_(socket), wake_(wake), peer_(std::move(peer)), dead_peer_timeout_(options.dead_peer_timeout) {}

@@ -14,6 +14,9 @@
 
 namespace gpupool::transport {
 
+// True if this errno means ErrorCode::reset.
+bool is_reset(int error);
+
 class SocketConnection : public Connection {
  public:
   // Takes over both descriptors.

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "protocol/transport/socket/connection.h"
 #include "protocol/transport/tls/openssl.h"
 
 namespace gpupool::transport::tls {
@@ -217,7 +218,8 @@ Result<size_t> Stream::outcome(int status, size_t count) {
   const bool end_of_file =
       kind == SSL_ERROR_SSL && ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
   if (system_error_ != 0 && open_) {
-    return Error{ErrorCode::lost, "connection lost: " + std::generic_category().message(system_error_)};
+    return Error{is_reset(system_error_) ? ErrorCode::reset : ErrorCode::lost,
+                 "connection lost: " + std::generic_category().message(system_error_)};
   }
   if (!open_)
     return handshake_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr
