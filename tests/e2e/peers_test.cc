@@ -376,3 +376,20 @@ TEST_CASE("a session is adopted only by the holder of the key of its adoption an
   CHECK(client.await_end().value_or("").find("not adopted") != std::string::npos);
   CHECK(eventually([&] { return !opens(adoption, key(adoption)); }));
 }
+
+TEST_CASE("a session whose client leaves during its adoption ends at once") {
+  const bool connected = GENERATE(false, true);
+  Pool pool;
+  const transport::Endpoint endpoint = pool.poold().endpoint();
+  RawClient client(endpoint);
+  hello::Hello hello = test_hello();
+  hello.can_resume = hello.can_migrate = true;
+  const hello::HelloReply reply = client.open(hello);
+  const uint64_t adoption = client.send_command(Command::adopt_session, {}, 0, wire::kWantsReply);
+  RawPeer source(endpoint);
+  const auto key = peers::copy_key(reply.bulk_token, adoption);
+  if (connected) REQUIRE(source.open(reply.session_id, adoption, key).status == hello::Status::ok);
+  client.close();
+  CHECK(pool.poold().await_log("session_cannot_migrate"));  // not: it was killed because it did not notice
+  CHECK(pool.poold().await_log("session_ended"));
+}

@@ -31,12 +31,36 @@ void Adoption::take(std::unique_ptr<transport::Connection> source) {
 
 void Adoption::stop() {
   const std::lock_guard lock(mutex_);
+  stop_locked();
+}
+
+void Adoption::stop_locked() {
   stopped_ = true;
   if (source_) source_->close();
   changed_.notify_all();
 }
 
+// Until there is an adoption the source is left alone: poold, which sends a suspended session, learns from
+// the client why it has not asked for one.
+void Adoption::client_is_lost() {
+  const std::lock_guard lock(mutex_);
+  client_lost_ = true;
+  if (underway_) stop_locked();
+}
+
 Result<uint64_t> Adoption::run() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (client_lost_) stop_locked();
+    underway_ = true;
+  }
+  auto adopted = adopt();
+  const std::lock_guard lock(mutex_);
+  underway_ = false;
+  return adopted;
+}
+
+Result<uint64_t> Adoption::adopt() {
   transport::Connection* source = nullptr;
   if (!session_.start.bulk_connections)
     return Error{ErrorCode::unavailable, "no other server can connect to this one"};

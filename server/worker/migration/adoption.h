@@ -24,6 +24,9 @@ class Adoption {
   void take(std::unique_ptr<transport::Connection> source);
   // Ends the wait for the source and its connection. Any thread.
   void stop();
+  // The client's connection broke. Fails the adoption if one is underway, and later ones: the client
+  // continues at the source. Any thread.
+  void client_is_lost();
 
   // Executes the source's commands. Returns the number of the source's last command. Executor's thread.
   Result<uint64_t> run();
@@ -31,6 +34,8 @@ class Adoption {
   bool running() const { return running_; }
 
  private:
+  void stop_locked();  // with mutex_ held
+  Result<uint64_t> adopt();
   Result<uint64_t> execute_all(transport::Connection& source);
   void expect_object(const CommandReceiver::Received& command);
 
@@ -40,6 +45,8 @@ class Adoption {
   std::condition_variable changed_;
   std::unique_ptr<transport::Connection> source_;
   bool stopped_ = false;
+  bool underway_ = false;
+  bool client_lost_ = false;
 };
 
 }  // namespace gpupool::worker

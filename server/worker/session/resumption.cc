@@ -114,6 +114,7 @@ void Resumption::tell_broken(const Error& why) {
   log::info("client_connection_broken",
             {{"session", terms_.session_number}, {"link", link_}, {"reason", why.message}});
   terms_.offers->broken(link_, was_closed(why));
+  if (terms_.on_break) terms_.on_break();
 }
 
 bool Resumption::wait_for_client(const Error& why, Clock::time_point start) {

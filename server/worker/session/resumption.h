@@ -57,6 +57,7 @@ class Resumption {
     Welcome welcome;
     std::chrono::milliseconds timeout{0};  // how long to wait for the client
     uint64_t session_number = 0;           // for logs
+    std::function<void()> on_break;        // if set, called at each break, on a thread of the Resumption
   };
   // `link`: Hello.bulk_link of the connection.
   Resumption(transport::ResumableConnection& connection, uint64_t link, Terms terms);

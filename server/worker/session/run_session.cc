@@ -93,7 +93,9 @@ int run_session(SessionStart start) {
     }
     std::optional<Resumption> resumption;
     if (session.start.resumable) {
-      resumption.emplace(*session.start.resumable, 0, session.start.resume);
+      Resumption::Terms terms = session.start.resume;
+      terms.on_break = [&session] { session.adoption.client_is_lost(); };
+      resumption.emplace(*session.start.resumable, 0, std::move(terms));
       session.resumption = &*resumption;
     }
     {
