@@ -182,6 +182,36 @@ TEST_CASE("a server that has the key of a copy but does not encrypt it at a tls 
   CHECK(read == std::string(16, '\0'));
 }
 
+// The server itself may have a port where nobody encrypts, for clients of its own host.
+TEST_CASE("an encrypted session takes nothing from a server that connects to a tcp port") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  Pool pool({}, {"--listen", "tls://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--tls-certificate",
+                 files.certificate, "--tls-key", files.key, "--peers", "127.0.0.0/8"});
+  REQUIRE(pool.poold().await_log("listening"));
+  const auto port_of = [log = pool.poold().log()](const std::string& scheme) {
+    const std::string address = scheme + "://127.0.0.1:";
+    const size_t at = log.find(address);
+    REQUIRE(at != std::string::npos);
+    return static_cast<uint16_t>(std::stoi(log.substr(at + address.size())));
+  };
+  transport::Options trusting;
+  trusting.tls.ca = authority.certificate();
+  const transport::Endpoint plain{"tcp", "127.0.0.1", port_of("tcp")};
+  for (const bool encrypted : {false, true}) {
+    INFO((encrypted ? "tls" : "tcp"));
+    RawClient client(encrypted ? transport::Endpoint{"tls", "127.0.0.1", port_of("tls")} : plain, trusting);
+    hello::Hello hello = test_hello();
+    hello.can_resume = hello.can_migrate = true;
+    const auto reply = client.open(hello);
+    const uint64_t adoption = client.send_command(wire::Command::adopt_session, {}, 0, wire::kWantsReply);
+    RawPeer source(plain);
+    const auto status =
+        source.open(reply.session_id, adoption, peers::copy_key(reply.bulk_token, adoption)).status;
+    CHECK(status == (encrypted ? hello::Status::denied : hello::Status::ok));
+  }
+}
+
 TEST_CASE("a client that does not encrypt is refused at a tls port with the reason") {
   Hosts hosts;
   RawClient client({"tcp", "127.0.0.1", hosts.pools[0].poold().port()});
