@@ -171,10 +171,8 @@ bool says_that_it_is_lost(const std::string& output) {
          !lines_with(output, "lost the connection to server").empty();
 }
 
-// A target that adopts the session of a program that dies meanwhile waits for the rest for up to a minute.
 bool is_idle(Hosts& hosts) {
-  return eventually([&] { return sessions_of(hosts[0]).empty() && sessions_of(hosts[1]).empty(); },
-                    std::chrono::seconds(90));
+  return eventually([&] { return sessions_of(hosts[0]).empty() && sessions_of(hosts[1]).empty(); });
 }
 
 // Runs the programs, all of them at least once, until there were `least` moves.
@@ -205,7 +203,7 @@ void pass_despite_moves(Hosts& hosts, unsigned least) {
       CHECK(idle);
       moves += run.moves(), killed += run.killed() ? 1 : 0, lost += is_lost ? 1 : 0, ++runs;
     }
-    REQUIRE(moves > before);
+    REQUIRE((moves > before || runs < kSteadyPrograms.size()));  // PROGRAM is set
   }
   std::printf("%u moves in %u runs, %u workers killed, %u programs lost\n", moves, runs, killed, lost);
   for (size_t host = 0; host < kHosts; ++host) {
