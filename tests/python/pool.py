@@ -40,8 +40,9 @@ class Pool:
             shutil.chown(self.folder.name, self.user)
         port_file = pathlib.Path(self.folder.name, "port")
         self.log = open(pathlib.Path(self.folder.name, "log"), "w+")
+        self.admin_socket = pathlib.Path(self.folder.name, "admin.sock")
         command = [self.programs / "poold", "--device", self.device, "--listen", "tcp://127.0.0.1:0",
-                   "--port-file", port_file, "--admin-socket", "none", *self.options]
+                   "--port-file", port_file, "--admin-socket", self.admin_socket, *self.options]
         self.process = subprocess.Popen(command, env={**os.environ, **self.settings}, stdout=self.log, stderr=self.log,
                                         user=self.user)
         try:
