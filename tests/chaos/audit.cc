@@ -7,14 +7,14 @@
 namespace gpupool::testing {
 namespace {
 
-constexpr std::chrono::seconds kAnswer{5};
+constexpr std::chrono::seconds kHistoryTime{5};
 // Tolerance for gRPC's own descriptors; a larger growth is a leak.
 constexpr size_t kMoreDescriptors = 8;
 
 template <class Reply, class Stub, class Call, class Request>
 bool ask(Stub& stub, Call call, const Request& request, Reply& reply, std::vector<std::string>& wrong) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+  context.set_deadline(std::chrono::system_clock::now() + kHistoryTime);
   const grpc::Status status = (stub.*call)(&context, request, &reply);
   if (!status.ok()) wrong.push_back("no reply: " + status.error_message());
   return status.ok();

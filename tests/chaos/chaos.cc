@@ -14,9 +14,8 @@
 namespace gpupool::testing {
 namespace {
 
-constexpr int kSwitch = 1, kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // host numbers
+constexpr int kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // host numbers
 constexpr int kClients = 2;
-constexpr std::chrono::seconds kAnswer{2};
 // Timeout for becoming idle: a flapping host is fenced for a minute, the lease of a lost client ends after 20
 // s, and the machine may be busy.
 constexpr std::chrono::milliseconds kRest{150'000};
@@ -49,7 +48,7 @@ Chaos::Chaos(const ChaosOptions& options) : options_(options), random_(options.s
   }
   if (options_.schedulers > 1)
     etcd_ = std::make_unique<EtcdCluster>(EtcdCluster::Options{
-        .host = Network::address(kSwitch), .launcher = {"setpriv", "--pdeathsig", "KILL"}});
+        .host = Network::address(Network::kSwitch), .launcher = {"setpriv", "--pdeathsig", "KILL"}});
   const std::string store = etcd_ ? etcd_->store("chaos") : "sqlite:" + folder + "/pool.db";
   for (int i = 0; i < options_.schedulers; ++i) {
     schedulers_.push_back(std::make_unique<SchedulerMachine>("sched-" + std::to_string(i + 1),
@@ -96,7 +95,7 @@ std::unique_ptr<pool::PoolAdmin::Stub> Chaos::leader() {
     auto stub =
         pool::PoolAdmin::NewStub(grpc::CreateChannel(machine->address(), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+    context.set_deadline(std::chrono::system_clock::now() + kCallTime);
     pool::PoolState state;
     if (stub->GetPool(&context, {}, &state).ok() && state.leader()) return stub;
   }
@@ -145,7 +144,7 @@ void Chaos::check_leases() {
   const auto scheduler = leader();
   if (!scheduler) return;
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+  context.set_deadline(std::chrono::system_clock::now() + kCallTime);
   pool::ListLeasesReply known;
   if (!scheduler->ListLeases(&context, {}, &known).ok()) return;
   scheduler_was_lost_ = false;

@@ -4,6 +4,7 @@
 // are exceptions.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -14,6 +15,8 @@
 #include "tests/support/etcd.h"
 
 namespace gpupool::testing {
+
+constexpr std::chrono::seconds kCallTime{2};  // for a call of the scheduler
 
 struct ChaosOptions {
   int faults = 1000;

@@ -8,7 +8,6 @@
 namespace gpupool::testing {
 namespace {
 
-constexpr std::chrono::seconds kAnswer{2};
 constexpr int64_t kDrainedFrom = 1'000, kDrainedTo = 5'000;
 constexpr int64_t kAgain = 500;
 
@@ -29,7 +28,7 @@ bool Chaos::move_lease() {
   std::shuffle(requests.begin(), requests.end(), random_);
   for (const pool::MoveRequest& request : requests) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+    context.set_deadline(std::chrono::system_clock::now() + kCallTime);
     pool::LeaseState state;
     // Most are refused: no other host has room, or the lease has left the node.
     if (scheduler->Move(&context, request, &state).ok()) return true;
@@ -48,7 +47,7 @@ bool Chaos::drain_host() {
   request.set_reason("the chaos test drains it");
   request.set_move(true);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+  context.set_deadline(std::chrono::system_clock::now() + kCallTime);
   pool::NodeState state;
   // A call without an answer may have had its effect.
   const auto status = scheduler->Drain(&context, request, &state);
@@ -61,7 +60,7 @@ void Chaos::undrain(const std::string& node) {
   pool::UndrainRequest request;
   request.set_node(node);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+  context.set_deadline(std::chrono::system_clock::now() + kCallTime);
   pool::NodeState state;
   if (scheduler && scheduler->Undrain(&context, request, &state).ok()) return;
   later(kAgain, [this, node] { undrain(node); });

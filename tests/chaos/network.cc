@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSwitch = 1;  // this process's host number in the network
-
 std::string host_program() {
   return program_path("chaos-host");
 }
@@ -73,7 +71,7 @@ std::string Network::enter() {
 Network::Network() {
   run({"ip", "link", "set", "dev", "lo", "up"});
   run({"ip", "link", "add", "switch", "type", "bridge"});
-  run({"ip", "link", "set", "dev", "switch", "up", "address", hardware_address_of(kSwitch)});
+  run({"ip", "link", "set", "dev", "switch", "up", "address", hardware_address_of(Network::kSwitch)});
   run({"ip", "addr", "add", address(kSwitch) + "/24", "dev", "switch"});
   can_disturb_ = run_to_end({"sh", "-c",
                              "command -v tc > /dev/null && tc qdisc add dev lo root netem delay 1ms && tc "

@@ -37,6 +37,7 @@ class Network {
   // the reason why the test must be skipped.
   static std::string enter();
   Network();
+  static constexpr int kSwitch = 1;  // this process's host number
   static std::string address(int host) { return "10.211.0." + std::to_string(host); }
   bool can_disturb() const { return can_disturb_; }  // netem is available
 
