@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Usage: scripts/test.sh [--preset NAME] [--sanitizers[=quick]] [--retry] [--no-install]
-# Installs missing packages, builds a preset (default: release) and runs all of its tests. --sanitizers then also builds
+# Usage: scripts/test.sh [--preset NAME] [--soak] [--sanitizers[=quick]] [--retry] [--no-install]
+# Installs missing packages, builds a preset (default: release) and runs all of its tests. --soak also runs the same tests
+# for much longer where that finds more (label soak: thousands of cuts and moves, 30 minutes). --sanitizers then also builds
 # with AddressSanitizer + UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the tests that are not labelled
 # bench or soak (nor fuzz, with ThreadSanitizer). Stops at the first build with a failing test.
 # --sanitizers=quick instead builds and runs only the fuzzers and the unit tests of code that reads untrusted bytes, with
@@ -16,7 +17,7 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-preset=release sanitizers=no install=yes retry=no
+preset=release sanitizers=no install=yes retry=no soak=no
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
@@ -24,6 +25,7 @@ while (($#)); do
       [[ -n ${2:-} ]] || die "--preset needs a name"
       preset=$2 && shift
       ;;
+    --soak) soak=yes ;;
     --sanitizers) sanitizers=yes ;;
     --sanitizers=quick) sanitizers=quick ;;
     --retry) retry=yes && export GPUPOOL_TEST_RETRY=yes ;;
@@ -196,7 +198,7 @@ if [[ $sanitizers == quick ]]; then
   exit 1
 fi
 scripts/build.sh "$preset"
-run_tests "$preset"
+if [[ $soak == yes ]]; then run_tests "$preset"; else run_tests "$preset" -LE '^soak$'; fi
 
 if [[ $sanitizers == yes ]] && ((failed == 0)); then
   # CUDA programs do not depend on the preset, so they are taken from the first build.
