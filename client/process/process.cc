@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "client/lease/file.h"
@@ -82,16 +83,38 @@ Result<std::unique_ptr<Session>> open_session(Settings& settings, const LeasedSe
   }
 }
 
+// Returns where a lease goes on that has left this server, number `index` of the lease. pool-lease may hear
+// of a move later than the server.
+std::optional<LeasedServer> next_place(const LeasedServer& server, size_t index) {
+  constexpr std::chrono::milliseconds kPatience{2000}, kPause{20};
+  if (!server.next.empty()) return server.next.front();
+  if (server.token.empty()) return std::nullopt;
+  for (const auto stop = std::chrono::steady_clock::now() + kPatience;
+       std::chrono::steady_clock::now() < stop; std::this_thread::sleep_for(kPause)) {
+    const auto now = named_servers(process().servers);
+    if (!now || index >= now->size()) return std::nullopt;
+    const LeasedServer& known = (*now)[index];
+    if (known.token != server.token) return known;
+    if (!known.next.empty()) return known.next.front();
+  }
+  return std::nullopt;
+}
+
 // Opens the session with server `index` of the lease or list. Waits, without limit, while the lease is
 // suspended: poold keeps no connection for it, so the client asks again. When it is resumed, it may be at
 // another server.
 Result<std::unique_ptr<Session>> open_when_resumed(Settings& settings, LeasedServer server, size_t index) {
   constexpr std::chrono::milliseconds kPause{500};
+  constexpr int kMostMoves = 5;  // of the lease while the program starts
   for (bool told = false;; told = true) {
     auto session = open_session(settings, server);
-    // The lease has left the server, or is about to: pool-lease has yet to hear that the move is over.
-    if (!session && session.error().code == ErrorCode::refused && !server.next.empty())
-      session = open_session(settings, server.next.front());
+    for (int moves = 0; moves < kMostMoves && !session && session.error().code == ErrorCode::refused;
+         ++moves) {
+      const auto next = next_place(server, index);
+      if (!next) break;
+      server = *next;
+      session = open_session(settings, server);
+    }
     if (session || session.error().code != ErrorCode::suspended) return session;
     if (!told) {
       log_warning("server %s: %s; the program waits until then", settings.server.c_str(),

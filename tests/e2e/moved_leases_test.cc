@@ -1,7 +1,9 @@
 // Leases that move from one node of a whole pool to the other one while their programs run.
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "tests/e2e/leased_program.h"
 #include "tests/support/certificates.h"
@@ -44,6 +46,19 @@ std::string move_from(const WholePool& pool, const std::string& lease, const std
   INFO(pool.pool_admin({"move", lease, "--to", other(node)}));
   REQUIRE(await_all_on(pool, other(node), 1));
   return other(node);
+}
+
+// Returns the pool-lease that holds the lease of this program, which is its last argument.
+pid_t pool_lease_of(const Process& program) {
+  const std::string argument = '\0' + std::to_string(program.pid()) + '\0';
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(process.path() / "cmdline");
+    const std::string words(std::istreambuf_iterator<char>(file), {});
+    if (words.find("pool-lease") < words.find('\0') && words.ends_with(argument))
+      return std::stoi(process.path().filename());
+  }
+  FAIL("no pool-lease runs for the program");
+  return 0;
 }
 
 }  // namespace
@@ -126,6 +141,32 @@ TEST_CASE("programs that start under a lease that has moved use its new node") {
   INFO(shell.output());
   CHECK(status == 0);
   CHECK(has(shell.output(), "second"));
+}
+
+TEST_CASE("a program that starts before pool-lease hears of a move uses the new node") {
+  WholePool pool;
+  const TemporaryFolder folder;
+  const std::string go = folder.path() / "go";
+  Process program(pool.command({}, {"sh", "-c",
+                                    "echo leased; until [ -e " + go + " ]; do sleep 0.05; done; " +
+                                        driver_app() + " copies"}),
+                  {});
+  REQUIRE(program.await_output("leased", kLongPatience));
+  const std::string node = nodes_of_leases(pool).at(0);
+  Pool& left = node == "one" ? pool.first() : pool.second();
+  const std::string lease = json_of(pool, {"leases"})[0]["id"];
+  const pid_t pool_lease = pool_lease_of(program);
+  ::kill(pool_lease, SIGSTOP);  // so that the lease file stays as it is
+  INFO(pool.pool_admin({"move", lease, "--to", other(node)}));
+  const bool moved = await_all_on(pool, other(node), 1);
+  std::ofstream(go) << "go";
+  const bool refused = left.poold().await_log("client_refused");
+  ::kill(pool_lease, SIGCONT);
+  CHECK(moved);
+  CHECK(refused);
+  const int status = program.wait(kLongPatience);
+  INFO(program.output());
+  CHECK(status == 0);
 }
 
 TEST_CASE("a lease whose session cannot move stays and pool-admin says why") {
