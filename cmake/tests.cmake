@@ -8,7 +8,7 @@ else()
   target_link_libraries(test_main PUBLIC Catch2::Catch2)
 endif()
 
-# The files of a test need not parse the headers of tests/support/precompiled.h, which saves a third of the compiler's time.
+# Tests share the parsed headers of tests/support/precompiled.h.
 # Not with ccache, which caches nothing that includes a precompiled header unless it checks less, and not tried with clang.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_executable(precompiled_headers ${CMAKE_SOURCE_DIR}/tests/support/precompiled.cc)  # a program, for the code model of programs

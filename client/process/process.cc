@@ -91,7 +91,7 @@ std::optional<LeasedServer> next_place(const LeasedServer& server, size_t index)
   if (server.token.empty()) return std::nullopt;
   for (const auto stop = std::chrono::steady_clock::now() + kPatience;
        std::chrono::steady_clock::now() < stop; std::this_thread::sleep_for(kPause)) {
-    const auto now = named_servers(process().servers);
+    const auto now = servers_now();
     if (!now || index >= now->size()) return std::nullopt;
     const LeasedServer& known = (*now)[index];
     if (known.token != server.token) return known;
@@ -121,7 +121,7 @@ Result<std::unique_ptr<Session>> open_when_resumed(Settings& settings, LeasedSer
                   session.error().message.c_str());
     }
     std::this_thread::sleep_for(kPause);
-    const auto now = named_servers(process().servers);
+    const auto now = servers_now();
     if (now && index < now->size()) server = (*now)[index];
   }
 }

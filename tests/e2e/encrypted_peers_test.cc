@@ -182,7 +182,7 @@ TEST_CASE("a server that has the key of a copy but does not encrypt it at a tls 
   CHECK(read == std::string(16, '\0'));
 }
 
-// The server itself may have a port where nobody encrypts, for clients of its own host.
+// poold may also listen on a tcp port, for example for clients on its own host.
 TEST_CASE("an encrypted session takes nothing from a server that connects to a tcp port") {
   const Authority authority("authority");
   const auto files = authority.sign("server", "IP:127.0.0.1");

@@ -1,10 +1,11 @@
 """Runs programs one after the other on one of two poolds, while their sessions move between the two at random moments.
 
-    moves.py [--set NAME=VALUE ...] [--seed N] [--moves N] [--python FOLDER] BUILD PROGRAM...
+    moves.py [--set NAME=VALUE ...] [--seed N] [--moves N] --python FOLDER BUILD PROGRAM...
 
-In every tenth move the worker that the session moves to is killed: the session must go on at the other pool, or, if it
-had moved before, its program must fail. The programs check their results. They are run again until there were --moves
-moves. Fails if a program fails without having lost its worker, or if nothing moved. --set and --python: as for pool.py.
+In one move of ten, at random, the worker that the session moves to is killed: the session must go on at the other
+pool, or, if it had moved before, its program must fail. The programs check their results. They are run again until
+there were --moves moves. Fails if a program fails without having lost its worker, or if nothing moved. --set and
+--python: as for pool.py.
 """
 import argparse
 import json

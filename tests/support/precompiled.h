@@ -1,5 +1,5 @@
-// What most test files include, compiled once (gpupool_precompile_headers() in cmake/tests.cmake). A test
-// includes what it uses all the same, since not all builds precompile.
+// The headers that most tests include. They are compiled once for all tests (cmake/tests.cmake). Tests must
+// still include what they use: clang and builds with ccache do not precompile.
 #pragma once
 #include <algorithm>
 #include <array>
