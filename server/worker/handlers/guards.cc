@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <string_view>
+#include <unordered_map>
 
 #include "protocol/calls/device_address.h"
 #include "server/worker/handlers/array_guards.h"
@@ -121,8 +123,13 @@ void Calls::load(const SymbolLookup& symbol) {
 }
 
 void* Calls::wrapper(std::string_view name) const {
-  const Wrapper* const wrapper = find_wrapper(name);
-  return wrapper ? wrapper->function() : nullptr;
+  static const auto by_name = [] {
+    std::unordered_map<std::string_view, const Wrapper*> all;
+    for (const Wrapper& wrapper : kWrappers) all.emplace(wrapper.name, &wrapper);
+    return all;
+  }();
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : found->second->function();
 }
 
 }  // namespace gpupool::worker::guards

@@ -18,7 +18,7 @@ bool belongs_to_context(cuda::Kind kind) {
 
 HandleTable::Entry* HandleTable::find(uint64_t handle) const {
   const uint32_t index = cuda::index_of(handle);
-  if (index >= kMaxHandles || handle == 0) return nullptr;
+  if (index / kPageEntries >= pages_.size() || handle == 0) return nullptr;
   Page* const page = pages_[index / kPageEntries].get();
   if (!page) return nullptr;
   Entry& entry = (*page)[index % kPageEntries];
@@ -69,6 +69,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
     broken_ = true;
     return;
   }
+  if (index / kPageEntries >= pages_.size()) pages_.resize(index / kPageEntries + 1);
   auto& page = pages_[index / kPageEntries];
   if (!page) page = std::make_unique<Page>();
   Entry& entry = (*page)[index % kPageEntries];

@@ -29,7 +29,7 @@ class HandleTable {
   // Counts the objects that a quota limits in `counters` (count()).
   HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters,
               const VisibleDevices& visible)
-      : api_(api), contexts_(contexts), counters_(counters), visible_(visible), pages_(kPages) {}
+      : api_(api), contexts_(contexts), counters_(counters), visible_(visible) {}
 
   // --- codec.h's Table ---
   std::optional<void*> resolve(Kind kind, uint64_t handle);
@@ -90,7 +90,6 @@ class HandleTable {
 
  private:
   static constexpr uint32_t kPageEntries = 1024;
-  static constexpr uint32_t kPages = kMaxHandles / kPageEntries;
   struct Entry {
     uint64_t handle = 0;  // 0: empty
     void* object = nullptr;
@@ -115,7 +114,7 @@ class HandleTable {
   Contexts& contexts_;
   quota::SessionPage& counters_;
   const VisibleDevices& visible_;
-  std::vector<std::unique_ptr<Page>> pages_;
+  std::vector<std::unique_ptr<Page>> pages_;  // up to the largest index so far; null: no entry yet
   std::unordered_map<uint64_t, Entry> kept_for_backlog_;  // objects that keep_if() has kept, by handle
   // Handles of functions, kernels and others, by module or library.
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;
