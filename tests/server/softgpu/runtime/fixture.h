@@ -17,3 +17,10 @@ struct ContextFixture {
   CUdevice device = 0;
   CUcontext context = nullptr;
 };
+
+// Reads an int from device memory.
+inline int read_int(CUdeviceptr address) {
+  int value = -1;
+  REQUIRE_OK(cuMemcpyDtoH_v2(&value, address, 4));
+  return value;
+}
