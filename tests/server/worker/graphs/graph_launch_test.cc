@@ -1,66 +1,18 @@
 // Tests graphs with nodes that need the client: the parts are launched one after the other, and no node runs
 // before the client node on which it depends.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
 #include "tests/server/worker/graph_fixture.h"
+#include "tests/server/worker/graphs/graph_parts.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
 
 using namespace gpupool;
 using namespace gpupool::worker::test;
-
-namespace {
-
-constexpr uint64_t kFirst = stream_handle(0), kSecond = stream_handle(1);
-
-wire::Buffer host(uint64_t callback) {
-  return bytes_of(wire::GraphHost{callback});
-}
-wire::Buffer event(uint32_t index) {
-  return bytes_of(wire::GraphEvent{event_handle(index)});
-}
-
-struct Parts : GraphFixture {
-  Parts() { client.create_stream(1); }
-  void instantiate_nodes(const Nodes& nodes) {
-    describe(kGraph, nodes);
-    REQUIRE(instantiate() == CUDA_SUCCESS);
-  }
-  uint64_t launch_in(uint64_t stream = kFirst, uint64_t executable = kExecutable) {
-    return client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{executable, stream}));
-  }
-  void answer(uint64_t callback, uint64_t copies = 0) {
-    client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, copies}));
-  }
-  // Checks that the next message announces this node to the client.
-  void is_told(uint64_t callback) {
-    const Message told = client.receive();
-    CHECK(told.header.kind == wire::MessageKind::host_callback);
-    CHECK(told.as<uint64_t>() == callback);
-  }
-  // Checks that the next message says that no further function of this command will be called.
-  void is_told_not_called(uint64_t command, CUresult why) {
-    const Message told = client.receive();
-    CHECK(told.header.kind == wire::MessageKind::host_callback);
-    CHECK(told.header.sequence == command);
-    CHECK(told.header.result == static_cast<int32_t>(why));
-    CHECK(told.as<uint64_t>() == 0);
-  }
-  CUresult synchronize(uint64_t stream = kFirst) {
-    return client.ask(Command::synchronize_stream, bytes_of(stream));
-  }
-  // Reads through the second stream, which is not blocked.
-  std::byte beside(uint64_t offset) { return client.data(client.copy_out(kSecond, offset, 1)).at(0); }
-  std::vector<size_t> launches() {
-    return client.fake.locked([&] { return client.fake.graph_launches; });
-  }
-};
-
-// A fill, a client node, a fill.
-Nodes sandwich(const Parts& parts) {
-  return Nodes()
-      .add(NodeKind::fill, parts.fill(0, 1, 1))
-      .add(NodeKind::host, host(7), {0})
-      .add(NodeKind::fill, parts.fill(1, 1, 2), {1});
-}
-
-}  // namespace
 
 TEST_CASE_METHOD(Parts, "the parts of a graph are launched one after the other") {
   instantiate_nodes(sandwich(*this)
@@ -143,123 +95,6 @@ TEST_CASE_METHOD(Parts, "the next part runs after the copies of a client node") 
   client.fake.let_go(1);
   CHECK(client.result(wait) == CUDA_SUCCESS);
   CHECK(at(1) == std::byte{2});
-}
-
-TEST_CASE_METHOD(Parts, "nodes are changed in their parts") {
-  instantiate_nodes(sandwich(*this));
-  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) == CUDA_SUCCESS);
-  CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::host, host(8))) == CUDA_SUCCESS);
-  const auto run = [&](uint64_t callback) {
-    launch_in();
-    is_told(callback);
-    answer(callback);
-    CHECK(synchronize() == CUDA_SUCCESS);
-  };
-  run(8);
-  CHECK(at(1) == std::byte{5});
-  describe(kOther, Nodes()
-                       .add(NodeKind::fill, fill(0, 1, 6))
-                       .add(NodeKind::host, host(7), {0})
-                       .add(NodeKind::fill, fill(1, 1, 7), {1}));
-  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_SUCCESS);
-  run(7);
-  CHECK(at(0) == std::byte{6});
-  CHECK(at(1) == std::byte{7});
-  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) ==
-        CUDA_SUCCESS);
-  client.call("cuMemsetD8Async", bytes_of(client.address(1), uint8_t{8}, uint64_t{1}, kFirst));
-  run(7);
-  CHECK(at(1) == std::byte{8});
-  // The new graph has its client node elsewhere.
-  describe(kOther, Nodes()
-                       .add(NodeKind::host, host(9))
-                       .add(NodeKind::fill, fill(0, 1, 6), {0})
-                       .add(NodeKind::fill, fill(1, 1, 7), {1}));
-  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) ==
-        CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  run(7);
-}
-
-TEST_CASE_METHOD(Parts,
-                 "an update that is refused for a later part leaves the parts before it as they were") {
-  const auto three = [&](uint64_t callback, uint32_t value) {
-    Nodes nodes;
-    nodes.add(NodeKind::fill, fill(0, 1, value)).add(NodeKind::host, host(callback), {0});
-    return nodes.add(NodeKind::fill, fill(1, 1, value), {1}).add(NodeKind::fill, fill(2, 1, value), {2});
-  };
-  const auto update = [&](uint64_t callback, uint32_t value) {
-    describe(kOther, three(callback, value));
-    return client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}));
-  };
-  const auto run = [&](uint64_t callback, uint32_t value) {
-    launch_in();
-    is_told(callback);
-    answer(callback);
-    CHECK(synchronize() == CUDA_SUCCESS);
-    for (const uint64_t offset : {0, 1, 2}) CHECK(at(offset) == std::byte(value));
-  };
-  const auto refuse = [&](const std::set<size_t>& sizes) {
-    client.fake.locked([&] { return client.fake.refused_updates = sizes, 0; });
-  };
-  instantiate_nodes(three(7, 1));
-  refuse({2});
-  CHECK(update(8, 2) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  run(7, 1);
-  refuse({});
-  CHECK(update(8, 3) == CUDA_SUCCESS);
-  refuse({2});
-  CHECK(update(9, 4) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  run(8, 3);
-  // Nodes that were set one by one cannot be restored; a launch must not mix old and new nodes.
-  CHECK(client.ask(Command::set_graph_node, set_node(0, NodeKind::fill, fill(0, 1, 5))) == CUDA_SUCCESS);
-  CHECK(update(9, 6) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  is_told_not_called(launch_in(), CUDA_ERROR_ILLEGAL_STATE);
-  CHECK(synchronize() == CUDA_ERROR_ILLEGAL_STATE);
-  refuse({});
-  CHECK(update(9, 7) == CUDA_SUCCESS);
-  run(9, 7);
-}
-
-TEST_CASE_METHOD(Parts, "replies to a node change during a launch and applies it to the next launch") {
-  instantiate_nodes(sandwich(*this));
-  launch_in();
-  is_told(7);
-  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) ==
-        CUDA_SUCCESS);  // CUDA too answers at once
-  answer(7);
-  CHECK(synchronize() == CUDA_SUCCESS);
-  CHECK(at(1) == std::byte{2});
-}
-
-TEST_CASE_METHOD(Parts, "replies to an update during a launch and applies it to the next launch") {
-  const auto update = [&](uint64_t callback) {
-    describe(kOther, Nodes()
-                         .add(NodeKind::fill, fill(0, 1, 6))
-                         .add(NodeKind::host, host(callback), {0})
-                         .add(NodeKind::fill, fill(1, 1, 7), {1}));
-    return client.reply(
-        client.send(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}), true));
-  };
-  instantiate_nodes(sandwich(*this));
-  launch_in();
-  is_told(7);
-  const Message accepted = update(8);
-  CHECK(accepted.header.result == CUDA_SUCCESS);
-  CHECK(accepted.as<wire::GraphResult>().result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
-  launch_in();
-  answer(7);
-  is_told(8);
-  CHECK(beside(0) == std::byte{6});
-  CHECK(beside(1) == std::byte{2});
-  // The update is accepted and then fails: the client would not know the node that a further launch
-  // announces.
-  client.fake.locked([&] { return client.fake.refused_updates = {1}, 0; });
-  CHECK(update(9).header.result == CUDA_SUCCESS);
-  answer(8);
-  CHECK(synchronize() == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  CHECK(at(1) == std::byte{7});
-  is_told_not_called(launch_in(), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  CHECK(synchronize() == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
 }
 
 TEST_CASE_METHOD(Parts, "serializes launches of one executable across streams") {
