@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "client/session/peer_route.h"
 #include "client/session/receiver.h"
 #include "client/session/reconnector.h"
 #include "protocol/compression/pieces.h"
@@ -54,6 +55,16 @@ class BulkConnections {
     std::optional<std::array<uint8_t, 16>> address = std::nullopt;
     uint32_t peer_protocol = 0;
     bool encrypts_peers = false;
+
+    PeerEnd peer_end() const {
+      return {.scheme = server.scheme,
+              .encrypts = encrypts_peers,
+              .address = address,
+              .port = server.port,
+              .session_id = session_id,
+              .token = token,
+              .protocol = peer_protocol};
+    }
   };
   BulkConnections(Receiver& receiver, std::function<void(Error)> failed)
       : receiver_(receiver), failed_(std::move(failed)) {}

@@ -1,12 +1,12 @@
 #include "client/copies/server_copy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "client/copies/bulk_parts.h"
 #include "client/copies/transfer.h"
 #include "client/process/log.h"
+#include "client/session/peer_route.h"
 #include "client/streams/side_stream.h"
 #include "protocol/calls/errors.h"
 #include "protocol/peers/proof.h"
@@ -105,24 +105,16 @@ CUresult relay(const CopyBox& box, CUstream source, CUstream target) {
   return result;
 }
 
-// Fills in all but the copy's number and key.
-wire::PeerTarget target_of(const BulkConnections::Parameters& parameters) {
-  wire::PeerTarget target{};
-  target.address = *parameters.address;
-  std::memcpy(target.session_id.data(), parameters.session_id.data(), target.session_id.size());
-  target.port = parameters.server.port;
-  target.rdma = parameters.options.rdma.use != transport::RdmaOptions::Use::never;
-  target.tls = parameters.server.scheme == "tls";
-  return target;
+// Copies treat two sessions of one poold like sessions of different ones.
+PeerRoute route_between(const BulkConnections::Parameters& from, const BulkConnections::Parameters& to) {
+  return choose_peer_route(from.peer_end(), to.peer_end(), false);
 }
 
-// True if the first session's server can send copies to the second one. It gets the copy's key for that,
-// which must not travel in the clear if it opens a tls port.
-bool may_send(const BulkConnections::Parameters& from, const BulkConnections::Parameters& to) {
-  const bool encrypts = from.server.scheme == "tls" && from.encrypts_peers && to.encrypts_peers;
-  return to.peer_protocol == wire::kPeerProtocolVersion && !to.token.empty() &&
-         to.session_id.size() == sizeof(wire::PeerTarget::session_id) && to.address &&
-         (to.server.scheme == "tcp" || (to.server.scheme == "tls" && encrypts));
+// Fills in all but the copy's number and key.
+wire::PeerTarget target_of(const BulkConnections::Parameters& parameters, PeerRoute route) {
+  wire::PeerTarget target = make_peer_target(parameters.peer_end(), route);
+  target.rdma = parameters.options.rdma.use != transport::RdmaOptions::Use::never;
+  return target;
 }
 
 // Sends one part from server to server. False: it was not transferred and must take another path.
@@ -131,17 +123,18 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
   Session& from = *box.from.context->session;
   Session& to = *box.to.context->session;
   const std::scoped_lock one_at_a_time(from.peer_copy(), to.peer_copy());
-  if (!may_send(from.links().parameters(), to.links().parameters())) return false;  // it has just moved
+  const BulkConnections::Parameters receiver = to.links().parameters();
+  const PeerRoute route = route_between(from.links().parameters(), receiver);
+  if (!is_usable(route)) return false;  // a session has just moved
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
     return wire::BulkCopy{
         cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
   };
-  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch),
-                        target_of(to.links().parameters())};
+  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(receiver, route)};
   *result = to.post(wire::Command::bulk_to_device, box.to.context,
                     rows(target, to_address + part.device, box.to.pitch), &copy.target.copy);
   if (*result != CUDA_SUCCESS) return true;
-  copy.target.key = peers::copy_key(to.links().parameters().token, copy.target.copy);
+  copy.target.key = peers::copy_key(receiver.token, copy.target.copy);
   wire::Buffer reply;
   const CUresult sent = from.call(wire::Command::copy_to_peer, box.from.context, copy, reply);
   if (sent == CUDA_SUCCESS) return true;
@@ -161,7 +154,7 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
 bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
   if (!from.peers_reachable() ||
-      !may_send(from.links().parameters(), box.to.context->session->links().parameters()))
+      !is_usable(route_between(from.links().parameters(), box.to.context->session->links().parameters())))
     return false;
   if (const uint32_t version = from.links().parameters().peer_protocol;
       version != wire::kPeerProtocolVersion) {

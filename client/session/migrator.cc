@@ -1,7 +1,6 @@
 #include "client/session/migrator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "client/process/identity.h"
@@ -55,6 +54,25 @@ std::optional<std::string> token_in(const std::vector<LeasedServer>& servers, co
       return server.next.front().token;
   }
   return std::nullopt;
+}
+
+// Returns why a session cannot be sent to a server by this route.
+Error no_route(PeerRoute route) {
+  const auto refused = [](const std::string& why) { return Error{ErrorCode::refused, why}; };
+  const auto cannot_encrypt = [&](const std::string& which) {
+    return refused("the " + which + "'s worker cannot encrypt the migration: it is of an older release");
+  };
+  switch (route) {
+    case PeerRoute::exposes_key:
+      return refused(
+          "the key of the migration must not be sent to the source over an unencrypted connection");
+    case PeerRoute::source_cannot_encrypt: return cannot_encrypt("source");
+    case PeerRoute::target_cannot_encrypt: return cannot_encrypt("target");
+    case PeerRoute::plain:
+    case PeerRoute::encrypted:
+    case PeerRoute::unreachable: break;
+  }
+  return refused("other servers cannot connect to it");
 }
 
 void name_suspended(hello::Hello& hello, Migrator::Suspended& suspended, uint32_t link) {
@@ -193,22 +211,17 @@ Result<void> Migrator::ask_to_adopt() {
   return transport::send_all(*connection_, {&part, 1}, Clock::now() + options_.dead_peer_timeout);
 }
 
-Result<wire::PeerTarget> Migrator::target(bool source_encrypts, bool same_server) const {
-  wire::PeerTarget target{};
-  const auto address = numeric_address(connection_->peer(), server_.host);
-  const bool over_tls = server_.scheme == "tls" && source_encrypts && reply_.encrypts_peers;
-  // Workers of one poold, perhaps of different releases, need no encryption between them.
-  if (server_.scheme == "tls" && !over_tls && !same_server)
-    return Error{ErrorCode::refused, std::string("the ") + (source_encrypts ? "target" : "source") +
-                                         "'s worker cannot encrypt the migration: it is of an older release"};
-  if (!address || reply_.bulk_token.empty() || reply_.session_id.size() != sizeof target.session_id ||
-      reply_.peer_protocol != wire::kPeerProtocolVersion) {
-    return Error{ErrorCode::refused, "other servers cannot connect to it"};
-  }
-  target.address = *address;
-  std::memcpy(target.session_id.data(), reply_.session_id.data(), sizeof target.session_id);
-  target.port = server_.port;
-  target.tls = over_tls;
+Result<wire::PeerTarget> Migrator::target(const PeerEnd& source, bool same_server) const {
+  const PeerEnd end{.scheme = server_.scheme,
+                    .encrypts = reply_.encrypts_peers,
+                    .address = numeric_address(connection_->peer(), server_.host),
+                    .port = server_.port,
+                    .session_id = reply_.session_id,
+                    .token = reply_.bulk_token,
+                    .protocol = reply_.peer_protocol};
+  const PeerRoute route = choose_peer_route(source, end, same_server);
+  if (!is_usable(route)) return no_route(route);
+  wire::PeerTarget target = make_peer_target(end, route);
   target.copy = wire::kAdoptSequence;
   target.key = peers::copy_key(reply_.bulk_token, wire::kAdoptSequence);
   return target;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/process/settings.h"
+#include "client/session/peer_route.h"
 #include "protocol/control/hello_codec.h"
 #include "protocol/transport/resume/resumable_connection.h"
 #include "protocol/wire/migration.h"
@@ -44,9 +45,9 @@ class Migrator {
   Result<void> compare(const std::vector<hello::Device>& known, int driver_version) const;
   // Asks the server to take over a session whose worker will connect to it.
   Result<void> ask_to_adopt();
-  // For the worker that sends the session. `source_encrypts`: its HelloReply.encrypts_peers. `same_server`:
-  // it belongs to this server, too. ErrorCode::refused: it cannot connect to this server.
-  Result<wire::PeerTarget> target(bool source_encrypts, bool same_server) const;
+  // For the worker that sends the session, which is the session's present one. `same_server`: it belongs to
+  // this server, too. ErrorCode::refused: it may not send to this server; see choose_peer_route().
+  Result<wire::PeerTarget> target(const PeerEnd& source, bool same_server) const;
   // Waits for the answer to ask_to_adopt(). Returns the number of the last command that the server counts.
   Result<uint64_t> adopted(std::chrono::seconds longest);
 

@@ -172,7 +172,7 @@ TEST_CASE("migrator: refuses a server that differs from what the program was tol
 
 TEST_CASE("migrator: tells the other worker where to connect and gives it the key of the adoption alone") {
   const Target target;
-  const auto told = target.open()->target(true, false);
+  const auto told = target.open()->target({.scheme = "tcp"}, false);
   REQUIRE(told);
   CHECK(told->port == target.worker.endpoint().port);
   CHECK(told->copy == wire::kAdoptSequence);
@@ -193,7 +193,7 @@ TEST_CASE("migrator: refuses a server to which no other server can connect") {
   SECTION("another version between servers") {
     target.worker.offer.peer_protocol = wire::kPeerProtocolVersion + 1;
   }
-  const auto told = target.open()->target(true, false);
+  const auto told = target.open()->target({.scheme = "tcp"}, false);
   REQUIRE_FALSE(told);
   CHECK(told.error().code == ErrorCode::refused);
   CHECK(told.error().message == "other servers cannot connect to it");
