@@ -170,7 +170,8 @@ class Attack {
   void answer(size_t number, const PeerConnections::Opened& opened) {
     const int descriptor = opened.descriptor;
     Attempt& attempt = attempts_[number];
-    require(opened.channel_key.size() == (descriptor >= 0 && attempt.encrypts ? 32 : 0));
+    require(opened.protection.channel_key.size() == (descriptor >= 0 && attempt.encrypts ? 32 : 0));
+    require(!opened.protection.within_host);
     require(!std::exchange(attempt.answered, true) && !attempt.dropped);
     if (descriptor < 0) {
       const bool at_once = std::chrono::steady_clock::now() - attempt.since < PeerConnections::kPatience;

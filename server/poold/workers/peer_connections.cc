@@ -173,10 +173,10 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     const int descriptor = socket_.release(bad);
     if (bad) return fail(bad.message());
     failed_ = true;  // later handlers do nothing
-    Opened opened{.descriptor = descriptor, .channel_key = {}};
+    Opened opened{.descriptor = descriptor};
     if (target_.tls != 0) {
       const auto key = peers::channel_key(target_.key, hello_.nonce, answer_frame_.nonce);
-      opened.channel_key.assign(key.begin(), key.end());
+      opened.protection.channel_key.assign(key.begin(), key.end());
     }
     end(opened);
   }

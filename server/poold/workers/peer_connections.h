@@ -18,6 +18,7 @@
 
 #include "common/admission/token_bucket.h"
 #include "protocol/wire/peers.h"
+#include "server/handover/peer_answer.h"
 #include "server/sockets/networks.h"
 
 namespace gpupool::server {
@@ -26,8 +27,8 @@ class PeerConnections {
  public:
   static constexpr std::chrono::milliseconds kPatience{3'000};
   struct Opened {
-    int descriptor = -1;      // owned by the receiver; -1: no connection
-    std::string channel_key;  // payload of peer_found (server/handover/peer_answer.h)
+    int descriptor = -1;  // owned by the receiver; -1: no connection
+    PeerProtection protection = {};
   };
   using Answer = std::function<void(const Opened&)>;
 

@@ -50,7 +50,7 @@ void PeerCopies::connect_here(Worker& receiver, const packet::PeerWanted& wanted
   const auto sent = send_control<ControlKind::bulk>(receiver.socket(), bulk, "", pair[1]);
   close_without_blocking(pair[1]);
   if (sent) {
-    answered({.descriptor = pair[0], .channel_key = std::string(kWithinHost)});
+    answered({.descriptor = pair[0], .protection = {.within_host = true}});
   } else {
     ::close(pair[0]);
     answered({});
@@ -61,9 +61,10 @@ void PeerCopies::answer(uint64_t session, uint64_t request, const PeerConnection
   if (Worker* const asking = workers_.serving(session)) {
     const packet::PeerAnswer body{.request = request};
     (void)workers_.check_sent(
-        *asking, opened.descriptor >= 0 ? send_control<ControlKind::peer_found>(
-                                              asking->socket(), body, opened.channel_key, opened.descriptor)
-                                        : send_control<ControlKind::peer_missing>(asking->socket(), body));
+        *asking, opened.descriptor >= 0
+                     ? send_control<ControlKind::peer_found>(asking->socket(), body,
+                                                             to_payload(opened.protection), opened.descriptor)
+                     : send_control<ControlKind::peer_missing>(asking->socket(), body));
   }
   close_without_blocking(opened.descriptor);  // the worker may hold it, too
 }

@@ -6,7 +6,6 @@
 
 #include "protocol/control/hello_exchange.h"
 #include "protocol/wire/frame.h"
-#include "server/handover/peer_answer.h"
 #include "server/worker/copies/outgoing_copy.h"
 #include "server/worker/sharing/peer_requests.h"
 
@@ -30,16 +29,13 @@ Result<std::unique_ptr<transport::Connection>> connect_to_peer(PeerRequests& req
                                                                transport::Options options) {
   const bool over_rdma = target.tls == 0 && options.rdma.use != transport::RdmaOptions::Use::never;
   target.rdma = over_rdma;
-  const PeerRequests::Answer answer = requests.ask(target);
-  if (answer.descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
+  const auto [descriptor, protection] = requests.ask(target);
+  if (descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
   // adopt() fails if poold has sent no key.
-  const bool over_tls = target.tls != 0 && answer.channel_key != server::kWithinHost;
-  options.tls.secret = answer.channel_key;
+  const bool over_tls = target.tls != 0 && !protection.within_host;
+  options.tls.secret = protection.channel_key;
   options.tls.side = transport::Side::client;
-  auto connection = transport::adopt(over_tls    ? "tls"
-                                     : over_rdma ? "rdma"
-                                                 : "tcp",
-                                     answer.descriptor, options);
+  auto connection = transport::adopt(over_tls ? "tls" : over_rdma ? "rdma" : "tcp", descriptor, options);
   if (!connection) return connection;
   const auto deadline = transport::Clock::now() + options.connect_timeout;
   if (const auto welcome = hello::receive_reply(**connection, deadline); !welcome) return welcome.error();

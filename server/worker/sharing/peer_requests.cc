@@ -31,7 +31,7 @@ void PeerRequests::answered(const server::ControlMessage& message) {
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }
-  asked->second = {message.descriptor, message.payload};
+  asked->second = {message.descriptor, server::parse_peer_protection(message.payload)};
   changed_.notify_all();
 }
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "protocol/wire/peers.h"
+#include "server/handover/peer_answer.h"
 #include "server/worker/session/control.h"
 
 namespace gpupool::worker {
@@ -26,8 +26,8 @@ class PeerRequests {
   PeerRequests& operator=(const PeerRequests&) = delete;
 
   struct Answer {
-    int descriptor = -1;      // owned by the caller; -1: the other server cannot be reached
-    std::string channel_key;  // payload of peer_found
+    int descriptor = -1;  // owned by the caller; -1: the other server cannot be reached
+    server::PeerProtection protection = {};
   };
   // Blocks until poold has answered.
   Answer ask(const wire::PeerTarget& target);

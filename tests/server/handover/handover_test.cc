@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 
+#include "server/handover/peer_answer.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -49,6 +50,20 @@ TEST_CASE("a session message carries its struct, hello and descriptor") {
   ::close(message->descriptor);
   ::close(pipe_ends[0]);
   ::close(pipe_ends[1]);
+}
+
+TEST_CASE("a connection to another server is encrypted with a key, plain, or within the host") {
+  const std::string key(32, 'k');
+  const PeerProtection encrypted = parse_peer_protection(to_payload({.channel_key = key}));
+  CHECK(encrypted.channel_key == key);
+  CHECK_FALSE(encrypted.within_host);
+  const PeerProtection plain = parse_peer_protection(to_payload({}));
+  CHECK(plain.channel_key.empty());
+  CHECK_FALSE(plain.within_host);
+  CHECK(to_payload({.within_host = true}) == "within the host");  // older workers compare it
+  const PeerProtection inside = parse_peer_protection(to_payload({.within_host = true}));
+  CHECK(inside.channel_key.empty());
+  CHECK(inside.within_host);
 }
 
 TEST_CASE("messages keep their boundaries and may be empty") {
