@@ -49,10 +49,9 @@ std::string distrust_reason(const struct stat& about) {
 
 // Opens the file's folder. Refuses a folder that other users can write, because they could replace the file.
 Result<FileLocation> open_folder(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  FileLocation location{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)),
-                        path.substr(slash == std::string::npos ? 0 : slash + 1)};
+  FileLocation location{
+      Descriptor(::open(lease_folder(path).c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)),
+      path.substr(path.rfind('/') + 1)};
   struct stat about {};
   if (location.folder.number() < 0 || ::fstat(location.folder.number(), &about) != 0) {
     return failed(path, std::string("cannot be found: ") + std::generic_category().message(errno) +
@@ -136,8 +135,7 @@ Result<std::vector<LeasedServer>> parse_lease(const std::string& path, const std
 }
 
 Result<std::vector<LeasedServer>> named_servers(const std::string& text) {
-  constexpr std::string_view kLease = "lease:";
-  if (text.starts_with(kLease)) return read_lease_file(text.substr(kLease.size()));
+  if (text.starts_with(kLeaseScheme)) return read_lease_file(text.substr(kLeaseScheme.size()));
   auto endpoints = transport::Endpoint::parse_list(text);
   if (!endpoints && !transport::Endpoint::has_transport(text)) {
     return Error{ErrorCode::invalid, endpoints.error().message + ", or for a pool as pool://SCHEDULER:PORT"};
@@ -156,6 +154,11 @@ Result<std::string> make_lease_folder() {
   }
   return Error{ErrorCode::unavailable,
                std::string("cannot create a folder in /tmp: ") + std::generic_category().message(errno)};
+}
+
+std::string lease_folder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
 }
 
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {

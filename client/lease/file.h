@@ -9,6 +9,7 @@
 // that receive them.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/result.h"
@@ -22,6 +23,9 @@ struct LeasedServer {
   std::vector<LeasedServer> next = {};  // one: where the lease is moving to
 };
 
+// Precedes the path of a lease file in GPUPOOL.
+constexpr std::string_view kLeaseScheme = "lease:";
+
 Result<std::vector<LeasedServer>> read_lease_file(const std::string& path);
 // `path` is used in error messages; `text` is the file's contents.
 Result<std::vector<LeasedServer>> parse_lease(const std::string& path, const std::string& text);
@@ -31,7 +35,9 @@ Result<std::vector<LeasedServer>> named_servers(const std::string& text);
 // Creates a folder for a lease file, in XDG_RUNTIME_DIR or else /tmp. Returns the path of the file, which
 // does not exist yet.
 Result<std::string> make_lease_folder();
-// Replaces the file atomically. An empty list means that the lease is over.
+// Returns the folder of a lease file.
+std::string lease_folder(const std::string& path);
+// Replaces the file atomically, with rename(). An empty list means that the lease is over.
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers);
 // Removes the file and its folder.
 void remove_lease_file(const std::string& path);

@@ -58,7 +58,7 @@ Result<std::vector<LeasedServer>> find_servers(std::string text) {
   if (text.starts_with("pool://")) {
     const auto file = acquire_lease(holder_program(), text, ::program_invocation_short_name);
     if (!file) return file.error();
-    text = "lease:" + *file;
+    text = std::string(kLeaseScheme) + *file;
   }
   auto servers = named_servers(text);
   if (servers) process().servers = text;
@@ -86,18 +86,17 @@ Result<std::unique_ptr<Session>> open_session(Settings& settings, const LeasedSe
 // Returns where a lease goes on that has left this server, number `index` of the lease. pool-lease may hear
 // of a move later than the server.
 std::optional<LeasedServer> next_place(const LeasedServer& server, size_t index) {
-  constexpr std::chrono::milliseconds kPatience{2000}, kPause{20};
   if (!server.next.empty()) return server.next.front();
   if (server.token.empty()) return std::nullopt;
-  for (const auto stop = std::chrono::steady_clock::now() + kPatience;
-       std::chrono::steady_clock::now() < stop; std::this_thread::sleep_for(kPause)) {
-    const auto now = servers_now();
-    if (!now || index >= now->size()) return std::nullopt;
-    const LeasedServer& known = (*now)[index];
+  const auto place_in = [&](const std::vector<LeasedServer>& servers) -> std::optional<LeasedServer> {
+    const LeasedServer& known = servers[index];
     if (known.token != server.token) return known;
     if (!known.next.empty()) return known.next.front();
-  }
-  return std::nullopt;
+    return std::nullopt;
+  };
+  const auto now = await_servers(
+      [&](const auto& servers) { return index >= servers.size() || place_in(servers).has_value(); });
+  return now && index < now->size() ? place_in(*now) : std::nullopt;
 }
 
 // Opens the session with server `index` of the lease or list. Waits, without limit, while the lease is
@@ -258,6 +257,11 @@ CUresult ready() {
 
 Result<std::vector<LeasedServer>> servers_now() {
   return named_servers(process().servers);
+}
+
+Result<std::vector<LeasedServer>> await_servers(const LeaseCondition& holds) {
+  constexpr std::chrono::milliseconds kLimit{2000};
+  return await_named_servers(process().servers, holds, kLimit);
 }
 
 const std::vector<std::unique_ptr<Session>>& sessions() {

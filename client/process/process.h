@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/lease/file.h"
+#include "client/lease/watch.h"
 #include "client/session/session.h"
 
 namespace gpupool::client {
@@ -20,6 +21,9 @@ CUresult ready();
 // All servers, including those without visible devices, with their current tokens (the tokens of a lease are
 // renewed).
 Result<std::vector<LeasedServer>> servers_now();
+// As servers_now(), but waits for at most 2 s until `holds` is true of the servers: a server may tell of a
+// move of the lease before pool-lease has written it to the lease file.
+Result<std::vector<LeasedServer>> await_servers(const LeaseCondition& holds);
 
 // One session per server with a visible device, in the order of GPUPOOL.
 const std::vector<std::unique_ptr<Session>>& sessions();

@@ -219,7 +219,7 @@ int run(char** words) {
                                 " requires a pool; use --server pool://HOST:PORT instead of '" +
                                 arguments.server + "'");
   }
-  if (!pool && !arguments.server.starts_with("lease:")) {
+  if (!pool && !arguments.server.starts_with(gpupool::client::kLeaseScheme)) {
     if (const auto servers = gpupool::client::named_servers(arguments.server); !servers)
       return fail(kExitUsage, servers.error().message);
   }
@@ -257,7 +257,7 @@ int run(char** words) {
     if (!lease)
       return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken,
                   lease.error().message);
-    arguments.server = "lease:" + *lease;
+    arguments.server = std::string(gpupool::client::kLeaseScheme) + *lease;
   }
   if (!gpupool::set_environment("GPUPOOL", arguments.server) || !advise_nccl(arguments.server) ||
       !advise_jax(library.parent_path()) || !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||

@@ -1,7 +1,6 @@
 #include "client/session/migrator.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "client/process/identity.h"
 #include "client/process/process.h"
@@ -17,9 +16,6 @@ namespace {
 using transport::Clock;
 using Use = transport::RdmaOptions::Use;
 
-// A lease that moves gets a token for the other server, which pool-lease writes into the lease file. The
-// order to move may arrive earlier.
-constexpr std::chrono::milliseconds kTokenTime{2000}, kTokenPause{20};
 constexpr std::chrono::milliseconds kLookForBreak{250};
 // How long a server lets the client of a suspended session wait for an answer, and more.
 constexpr std::chrono::seconds kSuspendedAnswerTime{15};
@@ -91,16 +87,13 @@ Result<Settings> settings_for(const std::string& address, Settings settings) {
   // Without a lease the servers share the tenant's token.
   if (servers && std::ranges::all_of(*servers, [](const auto& server) { return server.token.empty(); }))
     return settings;
-  for (const auto stop = std::chrono::steady_clock::now() + kTokenTime;; servers = servers_now()) {
-    if (!servers) return servers.error();
-    if (auto token = token_in(*servers, address)) {
-      settings.token = std::move(*token);
-      return settings;
-    }
-    if (std::chrono::steady_clock::now() > stop)
-      return Error{ErrorCode::refused, "the lease has no GPUs at " + address};
-    std::this_thread::sleep_for(kTokenPause);
-  }
+  // A lease that moves gets a token for the other server. The order to move may arrive earlier.
+  servers = await_servers([&](const auto& now) { return token_in(now, address).has_value(); });
+  if (!servers) return servers.error();
+  auto token = token_in(*servers, address);
+  if (!token) return Error{ErrorCode::refused, "the lease has no GPUs at " + address};
+  settings.token = std::move(*token);
+  return settings;
 }
 
 std::function<std::string()> present_token(const Settings& settings) {
