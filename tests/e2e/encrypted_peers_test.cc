@@ -4,6 +4,7 @@
 #include "protocol/wire/copies.h"
 #include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool_admin.h"
+#include "tests/e2e/two_hosts.h"
 #include "tests/support/certificates.h"
 #include "tests/support/cutting_proxy.h"
 #include "tests/support/end_file.h"
@@ -15,29 +16,15 @@ using namespace gpupool::testing;
 
 namespace {
 
-// Two servers with tls ports.
-struct Hosts {
-  std::vector<std::string> options() const {
-    return {"--listen",  "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
-            "--tls-key", files.key,           "--resume-timeout",  "60",
-            "--peers",   "127.0.0.0/8",       "--log-level",       "debug"};
-  }
-  static std::string url(uint16_t port) { return "tls://127.0.0.1:" + std::to_string(port); }
-  std::string url_of(size_t host) { return url(pools[host].poold().port()); }
-  // The environment of programs that use the servers at these addresses.
-  Environment environment(const std::string& urls) {
-    return pools[0].through(
-        {{"GPUPOOL", urls}, {"GPUPOOL_TLS_CA", authority.certificate()}, {"GPUPOOL_SHM", "0"}});
-  }
+struct EncryptedHosts : TwoHosts {
+  EncryptedHosts() : TwoHosts(Ports::tls, {"--log-level", "debug"}) {}
   Finished move(size_t from, const std::string& to) {
-    const Json sessions = sessions_of(pools[from]);
+    Pool& source = (*this)[from];
+    const Json sessions = sessions_of(source);
     REQUIRE(sessions.size() == 1);
-    return pool_admin(pools[from], {"migrate", std::to_string(sessions[0]["number"].get<uint64_t>()), "--to",
-                                    to, "--timeout", "60"});
+    return pool_admin(source, {"migrate", std::to_string(sessions[0]["number"].get<uint64_t>()), "--to", to,
+                               "--timeout", "60"});
   }
-  const Authority authority{"authority"};
-  const Authority::Files files = authority.sign("server", "IP:127.0.0.1");
-  std::array<Pool, 2> pools{Pool({}, options()), Pool({}, options())};
 };
 
 bool has_kernels(const std::string& bytes) {
@@ -53,7 +40,7 @@ bool has_hello_of_server(const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("a program counts right while its encrypted session moves between servers") {
-  Hosts hosts;
+  EncryptedHosts hosts;
   const EndFile file;
   Process app({driver_app(), "counting", "1000000", "400000", file.end}, hosts.environment(hosts.url_of(0)));
   REQUIRE(app.await_output("working", kLongPatience));
@@ -71,10 +58,10 @@ TEST_CASE("a program counts right while its encrypted session moves between serv
 TEST_CASE("a move between tls ports cannot be read on the network") {
   Pool plain_source({}, {"--resume-timeout", "60", "--peers", "127.0.0.0/8"});
   Pool plain_target({}, {"--resume-timeout", "60"});
-  Hosts hosts;
+  EncryptedHosts hosts;
   for (const bool encrypted : {false, true}) {
-    Pool& source = encrypted ? hosts.pools[0] : plain_source;
-    Pool& target = encrypted ? hosts.pools[1] : plain_target;
+    Pool& source = encrypted ? hosts[0] : plain_source;
+    Pool& target = encrypted ? hosts[1] : plain_target;
     CuttingProxy network(target.poold().endpoint(), 1, 1);
     network.stop_cutting();
     network.record();
@@ -82,7 +69,7 @@ TEST_CASE("a move between tls ports cannot be read on the network") {
     Process app({driver_app(), "counting", "1000000", "4000", file.end},
                 encrypted ? hosts.environment(hosts.url_of(0)) : source.through({{"GPUPOOL_SHM", "0"}}));
     REQUIRE(app.await_output("working", kLongPatience));
-    const std::string address = encrypted ? Hosts::url(network.endpoint().port) : network.endpoint().text();
+    const std::string address = encrypted ? hosts.url(network.endpoint().port) : network.endpoint().text();
     const Finished moved = pool_admin(source, {"migrate", "1", "--to", address, "--timeout", "60"});
     INFO(moved.output);
     REQUIRE(moved.status == 0);
@@ -94,10 +81,10 @@ TEST_CASE("a move between tls ports cannot be read on the network") {
 }
 
 TEST_CASE("copies between tls ports go from server to server") {
-  Hosts hosts;
+  EncryptedHosts hosts;
   const auto link_to = [&](size_t host) {
-    return std::make_unique<SlowLink>(
-        transport::Endpoint{"tcp", "127.0.0.1", hosts.pools[host].poold().port()}, SlowLink::Quality{});
+    return std::make_unique<SlowLink>(transport::Endpoint{"tcp", "127.0.0.1", hosts[host].poold().port()},
+                                      SlowLink::Quality{});
   };
   const auto one = link_to(0), other = link_to(1);
   const auto url = [](const SlowLink& link) { return "tls" + link.url().substr(3); };
@@ -114,23 +101,23 @@ TEST_CASE("copies between tls ports go from server to server") {
 
 TEST_CASE("a server without a tls port sends to a tls port through the program") {
   Pool plain({}, {"--peers", "127.0.0.0/8", "--log-level", "debug"});
-  Hosts hosts;
+  EncryptedHosts hosts;
   Environment environment = hosts.environment(plain.poold().endpoint().text() + "," + hosts.url_of(0));
   environment["GPUPOOL_BULK_CONNECTIONS"] = "0";
   const Finished app = run_patiently({driver_app(), "copies_between_devices"}, environment);
   INFO(app.output);
   CHECK(app.status == 0);
   CHECK(plain.poold().await_log("bulk_connection"));  // the other way
-  REQUIRE(hosts.pools[0].poold().await_log("session_ended"));
-  CHECK(lines_with(hosts.pools[0].poold().log(), "bulk_connection").empty());
+  REQUIRE(hosts[0].poold().await_log("session_ended"));
+  CHECK(lines_with(hosts[0].poold().log(), "bulk_connection").empty());
 }
 
 TEST_CASE("a server that has the key of a copy but does not encrypt it at a tls port sends nothing") {
-  Hosts hosts;
+  EncryptedHosts hosts;
   constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
   constexpr uint64_t kBytes = wire::kBulkChunkBytes;
   transport::Options trusting;
-  trusting.tls.ca = hosts.authority.certificate();
+  trusting.tls.ca = hosts.authority_certificate();
   const auto address = transport::Endpoint::parse(hosts.url_of(0));
   RawClient client(*address, trusting);
   const auto reply = client.open();
@@ -145,7 +132,7 @@ TEST_CASE("a server that has the key of a copy but does not encrypt it at a tls 
       send(wire::Command::bulk_to_device, wire::BulkCopy{0, memory, kBytes, kBytes, 1, 0, 0}, 0, kContext);
   client.ping();
 
-  const auto port = transport::Endpoint{"tcp", "127.0.0.1", hosts.pools[0].poold().port()};
+  const auto port = transport::Endpoint{"tcp", "127.0.0.1", hosts[0].poold().port()};
   const auto key = peers::copy_key(reply.bulk_token, copy);
   wire::CopyKey wrong = key;
   wrong[0] ^= 1;
@@ -213,8 +200,8 @@ TEST_CASE("an encrypted session takes nothing from a server that connects to a t
 }
 
 TEST_CASE("a client that does not encrypt is refused at a tls port with the reason") {
-  Hosts hosts;
-  RawClient client({"tcp", "127.0.0.1", hosts.pools[0].poold().port()});
+  EncryptedHosts hosts;
+  RawClient client({"tcp", "127.0.0.1", hosts[0].poold().port()});
   client.send_hello(test_hello());
   const auto reply = client.receive_reply();
   CHECK(reply.status == hello::Status::denied);

@@ -11,8 +11,8 @@
 
 #include "tests/e2e/pool_admin.h"
 #include "tests/e2e/steady_programs.h"
+#include "tests/e2e/two_hosts.h"
 #include "tests/support/catch.h"
-#include "tests/support/certificates.h"
 #include "tests/support/cutting_proxy.h"
 
 using namespace gpupool;
@@ -21,8 +21,6 @@ using namespace gpupool::testing;
 namespace {
 
 using std::chrono::milliseconds;
-
-const std::vector<std::string> kMigrates{"--resume-timeout", "60", "--peers", "127.0.0.0/8"};
 
 enum class Trouble { none, cut_link, killed_target, killed_source };
 
@@ -43,50 +41,20 @@ const char* name_of(Trouble trouble) {
   return "";
 }
 
-constexpr size_t kHosts = 2;
-
-// Two servers at tcp or tls ports.
-class Hosts {
- public:
-  Hosts() : pools_{Pool({}, kMigrates), Pool({}, kMigrates)} {}
-  Hosts(const Authority& authority, const Authority::Files& files)
-      : pools_{Pool({}, with_tls(files)), Pool({}, with_tls(files))},
-        scheme_("tls"),
-        trusting_{{"GPUPOOL_TLS_CA", authority.certificate()}} {}
-  Pool& operator[](size_t host) { return pools_[host]; }
-  std::string url(uint16_t port) const { return scheme_ + "://127.0.0.1:" + std::to_string(port); }
-  // The environment of programs whose sessions start on this server.
-  Environment through(size_t host) {
-    Environment environment = trusting_;
-    environment.insert({{"GPUPOOL_SHM", "0"}, {"GPUPOOL", url(pools_[host].poold().port())}});
-    return pools_[host].through(environment);
-  }
-  uint64_t free_bytes(size_t host) {
-    const std::string output = run_patiently({driver_app(), "free_memory"}, through(host)).output;
-    INFO(output);
-    REQUIRE(output.starts_with("free "));
-    return std::stoull(output.substr(5));
-  }
-
- private:
-  static std::vector<std::string> with_tls(const Authority::Files& files) {
-    std::vector<std::string> options = kMigrates;
-    options.insert(options.end(), {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
-                                   "--tls-key", files.key});
-    return options;
-  }
-  std::array<Pool, kHosts> pools_;
-  const std::string scheme_ = "tcp";
-  const Environment trusting_;
-};
+uint64_t free_memory(TwoHosts& hosts, size_t host) {
+  const std::string output = run_patiently({driver_app(), "free_memory"}, hosts.through(host)).output;
+  INFO(output);
+  REQUIRE(output.starts_with("free "));
+  return std::stoull(output.substr(5));
+}
 
 // Runs a program once, whose session starts on the first server and moves back and forth until its end.
 class Run {
  public:
-  Run(Hosts& hosts, const std::vector<std::string>& program, uint32_t seed)
+  Run(TwoHosts& hosts, const std::vector<std::string>& program, uint32_t seed)
       : hosts_(hosts), trouble_(trouble_of(seed)), random_(seed), app_(words_of(program), hosts.through(0)) {
     if (trouble_ != Trouble::cut_link) return;
-    for (size_t host = 0; host < kHosts; ++host) {
+    for (size_t host = 0; host < TwoHosts::kCount; ++host) {
       const transport::Endpoint server{"tcp", "127.0.0.1", hosts[host].poold().port()};
       proxies_[host].emplace(server, 300'000, seed);
     }
@@ -119,7 +87,7 @@ class Run {
   // Returns nothing while a host still lists the session that has left it.
   std::optional<Place> where() {
     std::optional<Place> place;
-    for (size_t host = 0; host < kHosts; ++host) {
+    for (size_t host = 0; host < TwoHosts::kCount; ++host) {
       for (const Json& session : sessions_of(hosts_[host])) {
         if (place) return {};
         place = Place{host, session["number"], session["worker_pid"]};
@@ -150,10 +118,10 @@ class Run {
     killed_ = ::kill(worker, SIGKILL) == 0;
   }
 
-  Hosts& hosts_;
+  TwoHosts& hosts_;
   const Trouble trouble_;
   std::mt19937 random_;
-  std::array<std::optional<CuttingProxy>, kHosts> proxies_;
+  std::array<std::optional<CuttingProxy>, TwoHosts::kCount> proxies_;
   Process app_;
   int status_ = -1;
   unsigned moves_ = 0;
@@ -171,13 +139,13 @@ bool says_that_it_is_lost(const std::string& output) {
          !lines_with(output, "lost the connection to server").empty();
 }
 
-bool is_idle(Hosts& hosts) {
+bool is_idle(TwoHosts& hosts) {
   return eventually([&] { return sessions_of(hosts[0]).empty() && sessions_of(hosts[1]).empty(); });
 }
 
 // Runs the programs, all of them at least once, until there were `least` moves.
-void pass_despite_moves(Hosts& hosts, unsigned least) {
-  const std::array free_before{hosts.free_bytes(0), hosts.free_bytes(1)};
+void pass_despite_moves(TwoHosts& hosts, unsigned least) {
+  const std::array free_before{free_memory(hosts, 0), free_memory(hosts, 1)};
   const unsigned wanted = number_in("MOVES", least);
   uint32_t seed = number_in("SEED", 1);
   unsigned moves = 0, killed = 0, lost = 0, runs = 0;
@@ -206,20 +174,20 @@ void pass_despite_moves(Hosts& hosts, unsigned least) {
     REQUIRE((moves > before || runs < kSteadyPrograms.size()));  // PROGRAM is set
   }
   std::printf("%u moves in %u runs, %u workers killed, %u programs lost\n", moves, runs, killed, lost);
-  for (size_t host = 0; host < kHosts; ++host) {
-    CHECK(eventually([&] { return hosts.free_bytes(host) == free_before[host]; }, std::chrono::seconds(20)));
+  for (size_t host = 0; host < TwoHosts::kCount; ++host) {
+    CHECK(
+        eventually([&] { return free_memory(hosts, host) == free_before[host]; }, std::chrono::seconds(20)));
   }
 }
 
 }  // namespace
 
 TEST_CASE("programs pass although their sessions move at random moments") {
-  Hosts hosts;
+  TwoHosts hosts(TwoHosts::Ports::tcp);
   pass_despite_moves(hosts, kSanitized ? 6 : 30);
 }
 
 TEST_CASE("programs pass although their encrypted sessions move at random moments") {
-  const Authority authority("authority");
-  Hosts hosts(authority, authority.sign("server", "IP:127.0.0.1"));
+  TwoHosts hosts(TwoHosts::Ports::tls);
   pass_despite_moves(hosts, kSanitized ? 6 : 20);
 }
