@@ -1,9 +1,13 @@
 #include "tests/support/fake_worker.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <optional>
 
+#include "protocol/transport/tls/stream.h"
 #include "tests/support/processes.h"
 
 namespace gpupool::testing {
@@ -31,6 +35,54 @@ bool receive_from(Connection& connection, void* to, size_t size, transport::Dead
   return transport::receive_exact(connection, {static_cast<std::byte*>(to), size}, deadline).ok();
 }
 
+bool receive_from(transport::tls::Stream& stream, int socket, void* to, size_t size) {
+  const auto deadline = transport::Clock::now() + kPatience;
+  for (std::span<std::byte> rest(static_cast<std::byte*>(to), size); !rest.empty();) {
+    const auto received = stream.receive_some(rest);
+    if (!received || transport::Clock::now() > deadline) return false;
+    rest = rest.subspan(*received);
+    pollfd awaited{.fd = socket, .events = POLLIN, .revents = 0};
+    if (stream.wants_to_send()) awaited.events = POLLOUT;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - transport::Clock::now());
+    if (*received == 0) (void)::poll(&awaited, 1, std::max(0, static_cast<int>(left.count())));
+  }
+  return true;
+}
+
+// `receive` fills a buffer and returns false if it cannot.
+template <class Receive>
+std::optional<hello::Hello> receive_hello(const Receive& receive) {
+  wire::Preamble preamble;
+  if (!receive(&preamble, sizeof preamble)) return std::nullopt;
+  std::string text(std::min(preamble.length, wire::kMaxHelloBytes), '\0');
+  if (!receive(text.data(), text.size())) return std::nullopt;
+  auto hello = hello::decode_hello(text);
+  return hello ? std::optional(std::move(*hello)) : std::nullopt;
+}
+
+// Does poold's part of a TLS connection: receives the hello in the first TLS session and ends it. Replaces
+// the connection by the worker's.
+std::optional<hello::Hello> receive_hello_over_tls(
+    std::unique_ptr<Connection>& connection, const std::shared_ptr<const transport::tls::Context>& context) {
+  const int socket = connection->release_descriptor();
+  auto stream = transport::tls::Stream::server(context, socket);
+  std::optional<hello::Hello> hello;
+  if (stream)
+    hello = receive_hello([&](void* to, size_t size) { return receive_from(**stream, socket, to, size); });
+  const auto secret = hello ? (*stream)->secret() : Error{};
+  if (!secret) {
+    ::close(socket);
+    return std::nullopt;
+  }
+  (*stream)->end();
+  transport::Options options;
+  options.tls.secret.assign(secret->data(), secret->size());
+  auto workers = transport::adopt("tls", socket, options);
+  if (!workers) return std::nullopt;
+  connection = std::move(*workers);
+  return hello;
+}
+
 }  // namespace
 
 hello::Device fake_device_description(const std::string& name, uint64_t bytes) {
@@ -45,7 +97,7 @@ hello::Device fake_device_description(const std::string& name, uint64_t bytes) {
   return device;
 }
 
-FakeWorker::FakeWorker() {
+FakeWorker::FakeWorker(const transport::TlsOptions& tls) {
   offer.protocol_version = wire::kProtocolVersion;
   offer.server_version = "fake";
   offer.driver_version = CUDA_VERSION;
@@ -53,7 +105,12 @@ FakeWorker::FakeWorker() {
   offer.devices = {fake_device_description("fake device")};
   offer.addresses = new_range();
   offer.worker_pid = ::getpid();
-  auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+  if (!tls.certificate.empty()) {
+    auto context = transport::tls::Context::server(tls);
+    if (!context) throw std::runtime_error(context.error().message);
+    tls_ = std::move(*context);
+  }
+  auto listener = transport::listen({tls_ ? "tls" : "tcp", "127.0.0.1", 0}, {});
   if (!listener) throw std::runtime_error(listener.error().message);
   listener_ = std::move(*listener);
   acceptor_ = std::thread([this] { accept(); });
@@ -70,34 +127,42 @@ void FakeWorker::accept() {
   for (;;) {
     auto accepted = listener_->accept(std::nullopt);
     if (!accepted) return;
-    Connection& connection = **accepted;
+    std::unique_ptr<Connection> connection = std::move(*accepted);
+    const auto hello =
+        tls_ ? receive_hello_over_tls(connection, tls_) : receive_hello([&](void* to, size_t size) {
+          return receive_from(*connection, to, size, soon());
+        });
+    if (hello) answer_hello(std::move(connection), *hello);
+  }
+}
+
+void FakeWorker::answer_hello(std::unique_ptr<Connection> accepted, const hello::Hello& hello) {
+  Connection& connection = *accepted;
+  const std::string answer = hello::encode(offer);
+  const wire::Preamble preamble{.length = static_cast<uint32_t>(answer.size())};
+  const bool bulk = !hello.session_id.empty();
+  const bool accepts = raw_answer.empty() && offer.status == hello::Status::ok && !close_after_hello;
+  {
+    // A connection has one sender at a time. The client can have the answer before send_to() returns, and the
+    // test then sends to it: the lock has it wait.
+    const std::lock_guard sending(send_mutex_);
     {
       const std::lock_guard lock(mutex_);
-      connections_.push_back(std::move(*accepted));
-    }
-    wire::Preamble preamble;
-    if (!receive_from(connection, &preamble, sizeof preamble, soon())) continue;
-    std::string text(std::min(preamble.length, wire::kMaxHelloBytes), '\0');
-    if (!receive_from(connection, text.data(), text.size(), soon())) continue;
-    const auto hello = hello::decode_hello(text);
-    if (!hello) continue;
-    const std::string answer = hello::encode(offer);
-    preamble = {.length = static_cast<uint32_t>(answer.size())};
-    const bool bulk = !hello->session_id.empty();
-    const bool accepts = raw_answer.empty() && offer.status == hello::Status::ok && !close_after_hello;
-    {
-      const std::lock_guard lock(mutex_);
-      hellos_.push_back(*hello);
-      if (accepts && bulk) bulk_.push_back(&connection);
+      connections_.push_back(std::move(accepted));
+      hellos_.push_back(hello);
       if (accepts && !bulk) session_ = &connection;
     }
     (void)send_to(connection, raw_answer.empty() ? bytes_of(preamble) + answer : raw_answer);
-    changed_.notify_all();
-    if (!accepts)
-      connection.close();
-    else if (!bulk)
-      sessions_.emplace_back([this, &connection] { serve(connection); });
   }
+  if (accepts && bulk) {
+    const std::lock_guard lock(mutex_);
+    bulk_.push_back(&connection);
+  }
+  changed_.notify_all();
+  if (!accepts)
+    connection.close();
+  else if (!bulk)
+    sessions_.emplace_back([this, &connection] { serve(connection); });
 }
 
 bool FakeWorker::read_command(Connection& connection, ReceivedCommand* command) {

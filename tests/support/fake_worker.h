@@ -1,6 +1,7 @@
 // A server that plays poold and a session's worker, for tests of the client without poold and a device. It
 // accepts connections on a free loopback port, answers hellos, records the session's commands and answers
-// them as the test says: correctly, not at all, or wrongly.
+// them as the test says: correctly, not at all, or wrongly. With a certificate it listens on a tls://
+// address.
 //
 // A thread for each session reads its commands and calls the handlers. The other functions may be called by
 // any thread. Bulk connections are left to the test once their hello is answered. Throws std::runtime_error
@@ -19,6 +20,7 @@
 
 #include "protocol/control/hello_codec.h"
 #include "protocol/driver/cuda_header.h"
+#include "protocol/transport/tls/context.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/commands.h"
 #include "tests/support/raw_client.h"
@@ -46,7 +48,9 @@ class FakeWorker {
   using Handler = std::function<void(const ReceivedCommand&)>;
 
   // Offers one device, and a range of addresses that no other FakeWorker of this process offers.
-  FakeWorker();
+  FakeWorker() : FakeWorker(transport::TlsOptions()) {}
+  // `tls`: certificate and key for a tls:// address; without them it is a tcp:// address.
+  explicit FakeWorker(const transport::TlsOptions& tls);
   ~FakeWorker();
   FakeWorker(const FakeWorker&) = delete;
   FakeWorker& operator=(const FakeWorker&) = delete;
@@ -101,12 +105,14 @@ class FakeWorker {
 
  private:
   void accept();
+  void answer_hello(std::unique_ptr<transport::Connection> connection, const hello::Hello& hello);
   void serve(transport::Connection& connection);
   bool read_command(transport::Connection& connection, ReceivedCommand* command);
   void handle(const ReceivedCommand& command);
   void answer_by_default(const ReceivedCommand& command);
   transport::Connection& session() const;
 
+  std::shared_ptr<const transport::tls::Context> tls_;  // null: a tcp:// address
   std::unique_ptr<transport::Listener> listener_;
   mutable std::mutex mutex_;  // guards the members below
   mutable std::condition_variable changed_;
@@ -116,8 +122,8 @@ class FakeWorker {
   std::vector<std::unique_ptr<transport::Connection>> connections_;
   std::vector<transport::Connection*> bulk_;
   transport::Connection* session_ = nullptr;
-  size_t closed_ = 0;  // sessions whose connections the client has closed
-  std::mutex send_mutex_;
+  size_t closed_ = 0;                  // sessions whose connections the client has closed
+  std::mutex send_mutex_;              // held while sending to sessions; locked before mutex_
   std::vector<std::thread> sessions_;  // of the acceptor
   std::thread acceptor_;
 };

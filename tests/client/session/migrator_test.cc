@@ -7,6 +7,7 @@
 #include "protocol/peers/proof.h"
 #include "tests/client/fake_session.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
 #include "tests/support/contains.h"
 
 using namespace gpupool;
@@ -29,7 +30,7 @@ Settings known_settings() {
 
 // A server to which sessions can move.
 struct Target {
-  Target() {
+  explicit Target(const transport::TlsOptions& tls = {}) : worker(tls) {
     worker.offer.session_id = kId;
     worker.offer.bulk_token = kToken;
     worker.offer.resume_timeout_ms = 60'000;
@@ -180,6 +181,45 @@ TEST_CASE("migrator: tells the other worker where to connect and gives it the ke
   CHECK(told->key == peers::copy_key(kToken, wire::kAdoptSequence));
   CHECK(told->address[10] == 0xff);  // an IPv4 address
   CHECK(told->address[12] == 127);
+  CHECK(told->tls == 0);
+}
+
+TEST_CASE("migrator: moves a session between tls ports only if both servers can encrypt it") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  Target target({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
+  Settings settings = known_settings();
+  settings.tls.ca = authority.certificate();
+  const auto told = [&](bool source_encrypts, bool target_encrypts, bool same_server = false) {
+    target.worker.offer.encrypts_peers = target_encrypts;
+    const auto opened = Migrator::open(target.worker.url(), settings);
+    REQUIRE(opened);
+    CHECK((*opened)->server().scheme == "tls");
+    return (*opened)->target({.scheme = "tls", .encrypts = source_encrypts}, same_server);
+  };
+  const auto both = told(true, true);
+  REQUIRE(both);
+  CHECK(both->tls == 1);
+  const auto is_refused = [](const Result<wire::PeerTarget>& answer, const std::string& whose) {
+    REQUIRE_FALSE(answer);
+    CHECK(answer.error().code == ErrorCode::refused);
+    CHECK(answer.error().message ==
+          "the " + whose + "'s worker cannot encrypt the migration: it is of an older release");
+  };
+  is_refused(told(false, true), "source");
+  is_refused(told(true, false), "target");
+  is_refused(told(false, false), "source");
+  // Within a server the session does not cross the network.
+  const auto within = told(false, false, true);
+  REQUIRE(within);
+  CHECK(within->tls == 0);
+}
+
+TEST_CASE("migrator: needs no server that can encrypt for a tcp port") {
+  const Target target;
+  const auto told = target.open()->target({.scheme = "tcp"}, false);
+  REQUIRE(told);
+  CHECK(told->tls == 0);
 }
 
 TEST_CASE("migrator: refuses a server to which no other server can connect") {

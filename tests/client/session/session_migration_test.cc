@@ -1,0 +1,95 @@
+// Tests what a session answers when its server asks it to move to another one, with fake workers as both. In
+// child processes, because a process connects once.
+#include "client/process/process.h"
+#include "client/session/session.h"
+#include "protocol/wire/migration.h"
+#include "protocol/wire/reader.h"
+#include "tests/client/child.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/fake_worker.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+using namespace gpupool::client::test;
+using namespace gpupool::testing;
+using wire::Command;
+
+namespace {
+
+constexpr uint16_t kRow = 0x0102;  // any row of the call table
+constexpr uint64_t kWish = 7;
+
+std::string text_body(const std::string& text) {
+  return bytes_of(static_cast<uint32_t>(text.size())) + text;
+}
+
+std::unique_ptr<FakeWorker> make_server(const Authority& authority, bool encrypts_peers) {
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  auto server = std::make_unique<FakeWorker>(
+      transport::TlsOptions{.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
+  server->offer.session_id = std::string(16, 'i');
+  server->offer.bulk_token = std::string(32, 't');
+  server->offer.resume_timeout_ms = 60'000;
+  server->offer.peer_protocol = wire::kPeerProtocolVersion;
+  server->offer.encrypts_peers = encrypts_peers;
+  return server;
+}
+
+// Asks the session of this process to move to the other server. Returns the reason of its answer.
+std::string reason_for_staying(FakeWorker& source, const std::string& address) {
+  source.send(wire::MessageKind::migration_wish, 0, bytes_of(wire::MigrationWish{kWish}) + address);
+  wire::Buffer reply;  // a waiting call reads the wish, too
+  if (sessions()[0]->call(
+          kRow, nullptr, [](wire::Writer&) {}, reply) != CUDA_SUCCESS)
+    return "the call failed";
+  const ReceivedCommand answer = source.await_command(Command::end_migration);
+  const auto ended = answer.as<wire::EndMigration>();
+  if (ended.number != kWish || ended.migrated != 0) return "another answer";
+  wire::Reader reader(std::as_bytes(std::span(answer.body)).subspan(sizeof ended));
+  return std::string(reader.get_text());
+}
+
+struct Asked {
+  std::string reason;  // without the target's address
+  std::string errors;  // the client's stderr
+};
+
+// Asks a session whose server can encrypt for other servers, or not, to move to another server. Neither
+// server moves anything: a source that is told to begin refuses. Checks that the target is given up.
+Asked ask_to_move(const Authority& authority, bool source_encrypts, bool target_encrypts) {
+  const Environment environment{
+      {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_SHM", "0"}, {"GPUPOOL_TLS_CA", authority.certificate()}};
+  const auto got = in_child(environment, [&]() -> std::string {
+    FakeWorker& source = *make_server(authority, source_encrypts).release();  // sessions are never closed
+    FakeWorker& target = *make_server(authority, target_encrypts).release();
+    source.answer(Command::begin_migration, text_body("told to begin"), CUDA_ERROR_NOT_SUPPORTED);
+    target.ignore(Command::adopt_session);
+    ::setenv("GPUPOOL", source.url().c_str(), 1);
+    if (initialise() != CUDA_SUCCESS) return "cannot connect";
+    std::string reason = reason_for_staying(source, target.url());
+    target.await_closed();
+    const bool begun = !source.received(Command::begin_migration).empty();
+    if (begun && source.await_command(Command::begin_migration).as<wire::BeginMigration>().target.tls != 1)
+      return "told to begin in the clear";
+    if (begun == target.received(Command::adopt_session).empty()) return "one of both was asked to move it";
+    if (sessions()[0]->server() != source.url()) return "the session has moved";
+    const std::string prefix = target.url() + ": ";
+    return reason.starts_with(prefix) ? reason.substr(prefix.size()) : reason;
+  });
+  return {got.result, got.errors};
+}
+
+}  // namespace
+
+TEST_CASE("session: moves between tls ports only if both servers can encrypt it, and says which cannot") {
+  const Authority authority("authority");
+  const auto expect = [&](bool source_encrypts, bool target_encrypts, const std::string& reason) {
+    const Asked asked = ask_to_move(authority, source_encrypts, target_encrypts);
+    INFO(asked.errors);
+    CHECK(asked.reason == reason);
+  };
+  expect(true, true, "told to begin");
+  expect(false, true, "the source's worker cannot encrypt the migration: it is of an older release");
+  expect(true, false, "the target's worker cannot encrypt the migration: it is of an older release");
+}
