@@ -78,7 +78,7 @@ function(_cuda_object object source key)
   endif()
   set_property(DIRECTORY APPEND PROPERTY _cuda_objects ${output})
   add_custom_command(OUTPUT ${output}
-    COMMAND ${CCACHE_PROGRAM} ${GPUPOOL_NVCC} ${ARGN} -MD -MF ${output}.d -c ${source} -o ${output}
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${GPUPOOL_NVCC} ${ARGN} -MD -MF ${output}.d -c ${source} -o ${output}
     DEPENDS ${source} DEPFILE ${output}.d VERBATIM
     COMMENT "nvcc ${name}${key}")
 endfunction()
