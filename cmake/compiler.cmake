@@ -67,11 +67,14 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
-# gpupool_compile_quickly(target ...): compiles with -O1; for programs and libraries that are not on the path of CUDA calls.
-# The optimizer takes half of the compile time of code that uses CLI11, gRPC or JSON.
+# gpupool_compile_quickly(target ...): compiles with -O1, or with -O0 if there are sanitizers; for programs and libraries
+# that are not on the path of CUDA calls. The optimizer takes half of the compile time of code that uses CLI11, gRPC or JSON.
 function(gpupool_compile_quickly)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    if(GPUPOOL_SANITIZE AND NOT GPUPOOL_LIBFUZZER)
+      target_compile_options(${target} PRIVATE -O0)
+    endif()
   endforeach()
 endfunction()
 

@@ -9,8 +9,8 @@ else()
 endif()
 
 # Tests share the parsed headers of tests/support/precompiled.h.
-# Not with ccache, which caches nothing that includes a precompiled header unless it checks less, and not tried with clang.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+# Not with ccache, which caches nothing that includes a precompiled header unless it checks less.
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_executable(precompiled_headers ${CMAKE_SOURCE_DIR}/tests/support/precompiled.cc)  # a program, for the code model of programs
   target_link_libraries(precompiled_headers PRIVATE test_main)
   target_precompile_headers(precompiled_headers PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/precompiled.h)

@@ -119,7 +119,6 @@ multiarch=$(uname -m)-linux-gnu
 need g++ g++
 need cmake cmake
 need ninja ninja-build
-need ccache ccache
 need protoc protobuf-compiler
 need /usr/include/google/protobuf/message_lite.h libprotobuf-dev
 need /usr/include/protozero/pbf_reader.hpp libprotozero-dev

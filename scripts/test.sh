@@ -53,12 +53,12 @@ quick_targets=(
   worker_hostile_test worker_hostile_objects_test worker_memory_moves_test worker_memory_rounds_test worker_memory_quota_test worker_waits_test
 )
 
-# build_fuzz_preset CLANG_VERSION TARGET...: builds the targets with preset fuzz.
-build_fuzz_preset() {
-  local clang=$1
-  shift
-  quietly build/fuzz/configure.log env "CC=clang-$clang" "CXX=clang++-$clang" cmake --preset fuzz
-  quietly build/fuzz/build.log cmake --build --preset fuzz -j "$jobs" --target "$@"
+# build_with_clang CLANG_VERSION PRESET TARGET...: builds the targets with a preset of fuzzers.
+build_with_clang() {
+  local clang=$1 preset=$2
+  shift 2
+  quietly "build/$preset/configure.log" env "CC=clang-$clang" "CXX=clang++-$clang" cmake --preset "$preset"
+  quietly "build/$preset/build.log" cmake --build --preset "$preset" -j "$jobs" --target "$@"
 }
 
 # Builds fuzzers and unit tests together with either compiler, because they link mostly the same code.
@@ -66,9 +66,9 @@ run_quick_sanitizers() {
   local targets=("${fuzzers[@]}" "${quick_targets[@]}") names clang preset=asan
   names=$(IFS='|' && printf '%s' "${targets[*]}")
   if clang=$(find_clang); then
-    preset=fuzz
-    say "building preset fuzz, the targets of --sanitizers=quick, with clang $clang and $jobs jobs"
-    build_fuzz_preset "$clang" "${targets[@]}"
+    preset=fuzz-quick
+    say "building preset fuzz-quick, the targets of --sanitizers=quick, with clang $clang and $jobs jobs"
+    build_with_clang "$clang" fuzz-quick "${targets[@]}"
   else
     unguided=yes
     say "building preset asan, the targets of --sanitizers=quick, with $jobs jobs"
@@ -83,7 +83,7 @@ run_guided_fuzzers() {
   local clang
   clang=$(find_clang) || return 1
   say "building preset fuzz, ${#fuzzers[@]} fuzzers, with clang $clang and $jobs jobs"
-  build_fuzz_preset "$clang" "${fuzzers[@]}"
+  build_with_clang "$clang" fuzz "${fuzzers[@]}"
   run_tests fuzz -L fuzz
 }
 

@@ -1,5 +1,5 @@
 // The headers that most tests include. They are compiled once for all tests (cmake/tests.cmake). Tests must
-// still include what they use: clang and builds with ccache do not precompile.
+// still include what they use: builds with ccache do not precompile.
 #pragma once
 #include <algorithm>
 #include <array>
