@@ -8,8 +8,10 @@
 #include "protocol/wire/checkpoint.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/worker_gate.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -67,10 +69,11 @@ std::string read(const std::string& path) {
 
 class Configured {
  public:
-  explicit Configured(const std::string& text, std::vector<std::string> more = {}) {
+  explicit Configured(const std::string& text, std::vector<std::string> more = {},
+                      const Environment& environment = {}) {
     const std::string path = folder_.write("poold.toml", text);
     more.insert(more.end(), {"--config", path, "--audit-file", audit_file()});
-    poold_.emplace(kDevice, more);
+    poold_.emplace(kDevice, more, environment);
   }
   void reload(const std::string& text) {
     folder_.write("poold.toml", text);
@@ -132,6 +135,30 @@ TEST_CASE("removing a tenant ends its sessions and no others") {
                "\"reason\":\"tenant 'a' was removed from the server's configuration\"");
   }));
   CHECK(has(read(poold.audit_file()), "\"credential\":\"token " + a.hash.substr(7, 8) + "\""));
+}
+
+TEST_CASE("a client that waits for a worker is refused when its tenant is removed") {
+  const Token a = new_token(), b = new_token();
+  const WorkerGate gate;
+  std::vector<std::string> options = gate.options();
+  options.insert(options.end(), {"--metrics", "127.0.0.1:0"});
+  Configured poold(tenant_text("a", {a}) + tenant_text("b", {b}), options, gate.environment());
+  REQUIRE(poold->await_log("url=http://"));
+  REQUIRE(poold->await_log("worker_ready"));
+  gate.close();
+  RawClient runs(poold->endpoint()), waits(poold->endpoint()), other(poold->endpoint());
+  runs.open(with(b));
+  waits.send_hello(with(a));
+  other.send_hello(with(b));
+  REQUIRE(eventually(
+      [&] { return has(http_get(metrics_port(poold->log()), "/metrics"), "gpupool_clients_waiting 2\n"); }));
+  poold.reload(tenant_text("b", {b}));
+  const auto refused = waits.receive_reply();
+  CHECK(refused.status == hello::Status::denied);
+  CHECK(has(refused.reason, "tenant 'a' was removed from the server's configuration"));
+  runs.ping();
+  gate.open();
+  CHECK(other.receive_reply().status == hello::Status::ok);
 }
 
 TEST_CASE("a tenant with only retired tokens starts no sessions and does not admit anonymous clients") {

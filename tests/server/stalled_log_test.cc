@@ -2,7 +2,6 @@
 // audit file blocks.
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "tests/support/full_pipe.h"
 #include "tests/support/processes.h"
 #include "tests/support/skip.h"
+#include "tests/support/worker_gate.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -93,16 +93,16 @@ TEST_CASE("a blocked audit file stops new sessions and nothing else") {
 
 TEST_CASE("a client waiting for a worker gets no session once the audit file is blocked") {
   const TemporaryFolder folder;
-  const std::string path = folder.path() / "audit.json", gate_path = folder.write("gate", "");
+  const std::string path = folder.path() / "audit.json";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC),
-            gate = ::open(gate_path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   fill_pipe(reader);
-  const AttackedPoold server({"--audit-file", path, "--no-sandbox", "--idle-workers", "1", "--max-sessions",
-                              "2", "--log-level", "debug"},
-                             {{"FAKE_DEVICE", "gate"}, {"FAKE_DEVICE_GATE", gate_path}}, false);
+  const WorkerGate gate;
+  std::vector<std::string> options = gate.options();
+  options.insert(options.end(), {"--audit-file", path, "--max-sessions", "2"});
+  const AttackedPoold server(options, gate.environment(), false);
   REQUIRE(server.poold->await_log("worker_ready"));
-  REQUIRE(::flock(gate, LOCK_EX) == 0);
+  gate.close();
   RawClient first(server.poold->endpoint()), waits(server.poold->endpoint());
   first.open();
   waits.send_hello();
@@ -111,12 +111,11 @@ TEST_CASE("a client waiting for a worker gets no session once the audit file is 
     client.send_hello();
     return client.receive_reply().reason.find("audit file") != std::string::npos;
   }));
-  REQUIRE(::flock(gate, LOCK_UN) == 0);
+  gate.open();
   const auto reply = waits.receive_reply();
   CHECK(reply.status == hello::Status::busy);
   CHECK(reply.reason.find("audit file") != std::string::npos);
   first.ping();
-  ::close(gate);
   ::close(reader);
 }
 
