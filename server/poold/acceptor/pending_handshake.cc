@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <array>
 #include <asio/write.hpp>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "common/admission/peer.h"
@@ -158,10 +160,13 @@ void PendingHandshake::await_tls(std::function<void()> then) {
 }
 
 // True if the peer speaks gpupool's protocol without TLS, as other servers do, and clients to a tcp:// port.
+// Decides by the bytes that have arrived, which may be fewer than the magic number's: no TLS record begins
+// with its first byte, and read_body() rejects what only begins like it.
 bool PendingHandshake::is_plain() {
-  uint32_t magic = 0;
-  return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic &&
-         magic == wire::kMagic;
+  std::array<std::byte, sizeof wire::kMagic> first;
+  const ssize_t arrived =
+      ::recv(stream_.native_handle(), first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
+  return arrived > 0 && std::memcmp(first.data(), &wire::kMagic, static_cast<size_t>(arrived)) == 0;
 }
 
 void PendingHandshake::start_timer(std::chrono::milliseconds timeout, const char* reason) {
