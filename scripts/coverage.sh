@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: scripts/coverage.sh [--targets "TARGET..."] [--keep] [--files] [CTEST_OPTION...]
-# Builds preset coverage with clang (16 or newer), runs its tests, and prints how many lines of client/, common/, protocol/,
-# rdma/, scheduler/ and server/ they executed, by folder; server/softgpu is left out. The counters include all processes that the
-# tests start: poold, workers, schedulers, and the client library in CUDA programs. Only the processes of the virtual machine
-# of tests/softroce are not counted.
+# Builds preset coverage with clang (16 or newer), runs its tests but for those labelled soak, and prints how many lines of
+# client/, common/, protocol/, rdma/, scheduler/ and server/ they executed, by folder; server/softgpu is left out. The
+# counters include all processes that the tests start: poold, workers, schedulers, and the client library in CUDA programs.
+# Only the processes of the virtual machine of tests/softroce are not counted.
 #
 #   --targets "T..."   build only these targets (everything)
 #   --keep             add to the counters of the last run, instead of starting from 0
@@ -43,7 +43,7 @@ quietly $build/build.log cmake --build --preset coverage -j "$jobs" --target "${
 # Programs that are built during the build may have counted already.
 [[ $keep == yes ]] || rm -rf $build/profiles
 say "running the tests of $build"
-{ ctest --test-dir $build -j "$test_jobs" "${options[@]}" 2>&1 || true; } | tee $build/ctest.log |
+{ ctest --test-dir $build -j "$test_jobs" -LE "^soak\$" "${options[@]}" 2>&1 || true; } | tee $build/ctest.log |
   grep --line-buffered -E '\*\*\*|tests passed|No tests|The following tests|Errors while' || true
 
 # Prints the built programs and libraries that have counters.
