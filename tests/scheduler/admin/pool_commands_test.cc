@@ -1,4 +1,6 @@
 // Tests of the programs pool-admin and pool-run with a real pool-scheduler and simulated poolds.
+#include <signal.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/scheduler/service/clients.h"

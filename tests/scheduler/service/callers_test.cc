@@ -1,4 +1,10 @@
 // Tests of the callers of a real pool-scheduler: their tokens, and limits on what they may send.
+#include <signal.h>
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
 #include <fstream>
 
 #include "protocol/control/pool_admin.grpc.pb.h"

@@ -1,5 +1,8 @@
 // Tests MigrateSession of the admin service with a running poold, its worker, and a client that answers.
+#include <signal.h>
+
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <thread>
 
