@@ -15,7 +15,7 @@ namespace {
 using testing::RawClient;
 using Kind = Target::Kind;
 
-constexpr double kLead = 2.5;  // seconds for programs to start
+constexpr double kAttacksLead = 2.5;  // seconds for programs to start
 constexpr double kMib = 1 << 20;
 constexpr double kKernelUs = 1000;
 
@@ -36,9 +36,9 @@ double told(const std::string& log) {
   return attempts;
 }
 
-class Suite {
+class AttacksRun {
  public:
-  explicit Suite(const AttacksSuite& suite) : suite_(suite) {}
+  explicit AttacksRun(const AttacksSuite& suite) : suite_(suite) {}
 
   void round() {
     for (const Part& part : kParts) {
@@ -52,7 +52,7 @@ class Suite {
  private:
   struct Part {
     const char* name;
-    void (Suite::*measure)();
+    void (AttacksRun::*measure)();
   };
   static const Part kParts[4];
 
@@ -80,7 +80,7 @@ class Suite {
   }
   void answers_beside(const std::string& beside, const AttackedPoold& attacked, const std::string& loops,
                       const std::vector<Attack>& attacks, uint16_t port) {
-    const double begin = now() + kLead;
+    const double begin = now() + kAttacksLead;
     Attackers attackers(attacks, port, begin + suite_.seconds, attacked.hostile_token());
     HealthChecks health(attacked.page(), begin);
     Samples program_samples;
@@ -214,12 +214,12 @@ class Suite {
   Samples samples_;
 };
 
-const Suite::Part Suite::kParts[] = {{"answers", &Suite::answers},
-                                     {"resident", &Suite::resident},
-                                     {"records", &Suite::records},
-                                     {"served", &Suite::served}};
+const AttacksRun::Part AttacksRun::kParts[] = {{"answers", &AttacksRun::answers},
+                                               {"resident", &AttacksRun::resident},
+                                               {"records", &AttacksRun::records},
+                                               {"served", &AttacksRun::served}};
 
-void Suite::add_answers(std::vector<Figure>& figures) const {
+void AttacksRun::add_answers(std::vector<Figure>& figures) const {
   const std::string elsewhere = "attackers on a listener that only accepts and closes";
   const double launch = samples_.median("launch_p99_attacked");
   figures.push_back({"healthz_attacked_most",
@@ -249,7 +249,7 @@ void Suite::add_answers(std::vector<Figure>& figures) const {
                      samples_.median("attempts_elsewhere")});
 }
 
-void Suite::add_resident(std::vector<Figure>& figures) const {
+void AttacksRun::add_resident(std::vector<Figure>& figures) const {
   const double first = samples_.median("resident_first"), last = samples_.median("resident_last");
   figures.push_back({"resident_growth",
                      "tcp",
@@ -263,7 +263,7 @@ void Suite::add_resident(std::vector<Figure>& figures) const {
                      "refused, beside checkpoint questions", 0});
 }
 
-void Suite::add_records(std::vector<Figure>& figures) const {
+void AttacksRun::add_records(std::vector<Figure>& figures) const {
   const Target most{Kind::value_at_most, 512};
   figures.push_back(
       {"log_bytes_refused", "tcp", samples_.most("log_bytes"), "bytes", "of one attempt", 0, most});
@@ -275,7 +275,7 @@ void Suite::add_records(std::vector<Figure>& figures) const {
                      "of each attempt", 0, most});
 }
 
-void Suite::add_served(std::vector<Figure>& figures) const {
+void AttacksRun::add_served(std::vector<Figure>& figures) const {
   for (const std::string attack : {"flood", "handshakes", "both"}) {
     const std::string via = attack == "flood" ? "tcp" : "tls";
     figures.push_back({"served_beside_" + attack,
@@ -297,7 +297,7 @@ void Suite::add_served(std::vector<Figure>& figures) const {
   }
 }
 
-std::vector<Figure> Suite::figures() const {
+std::vector<Figure> AttacksRun::figures() const {
   std::vector<Figure> figures;
   if (chosen("answers")) add_answers(figures);
   if (chosen("resident")) add_resident(figures);
@@ -309,7 +309,7 @@ std::vector<Figure> Suite::figures() const {
 }  // namespace
 
 std::vector<Figure> measure_attacks(const AttacksSuite& suite) {
-  Suite measured(suite);
+  AttacksRun measured(suite);
   return measure_rounds(measured, suite.rounds);
 }
 

@@ -27,7 +27,7 @@ constexpr int kDrains = 4, kQuickDrains = 2;               // in a round
 constexpr const char* kBetweenLaunches = "100";            // milliseconds: the programs do not fill the GPU
 constexpr const char *kCompute = "3", *kMemory = "48MiB";  // of each program; it allocates 16 MiB
 constexpr double kMostSeconds = 10;  // without the time for the memory, which the link to itself hardly needs
-constexpr std::chrono::seconds kPatience{120};
+constexpr std::chrono::seconds kDrainPatience{120};
 constexpr std::chrono::milliseconds kLook{20};
 const std::array<std::string, 2> kNames{"one", "two"};
 
@@ -86,7 +86,7 @@ void Drains::round() {
         Environment{{"GPUPOOL_TRANSPORT", "tcp"}}));
   }
   for (const auto& one : programs) {
-    if (!one->await_output("working", kPatience)) throw std::runtime_error(one->output());
+    if (!one->await_output("working", kDrainPatience)) throw std::runtime_error(one->output());
   }
   for (int i = 0; i < (quick_ ? kQuickDrains : kDrains); ++i) {
     const auto from = static_cast<size_t>(i) % 2;
@@ -94,7 +94,7 @@ void Drains::round() {
     const auto start = PauseClock::now();
     hosts.pool_admin({"drain", kNames[from], "--move"});
     while (!hosts.is_empty(from)) {
-      if (PauseClock::now() - start > kPatience)
+      if (PauseClock::now() - start > kDrainPatience)
         throw std::runtime_error("a host is not empty: " + hosts.pool_admin({"leases"}));
       std::this_thread::sleep_for(kLook);
     }
@@ -106,7 +106,7 @@ void Drains::round() {
   }
   for (const auto& one : programs) {
     one->signal(SIGTERM);
-    if (one->wait(kPatience) != 0)
+    if (one->wait(kDrainPatience) != 0)
       throw std::runtime_error(one->output() + hosts.scheduler.log() + hosts.poolds[0].log() +
                                hosts.poolds[1].log());
   }

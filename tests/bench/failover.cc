@@ -99,11 +99,11 @@ class Faults {
 };
 
 // Lease clients in threads, with the implementation of pool-lease (client/lease_client).
-class Holders {
+class LeaseHolders {
  public:
-  Holders(const Cluster& cluster, Faults& faults)
+  LeaseHolders(const Cluster& cluster, Faults& faults)
       : faults_(faults), address_("pool://" + cluster.addresses()) {}
-  ~Holders() { end(); }
+  ~LeaseHolders() { end(); }
 
   // Adds a client that holds one lease after the other for up to `longest` each; with zero, one lease until
   // the end.
@@ -295,7 +295,7 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
   Cluster cluster(suite);
   Faults faults;
   Programs programs(cluster, faults, suite.programs);
-  Holders holders(cluster, faults);
+  LeaseHolders holders(cluster, faults);
   for (int i = 0; i < suite.long_lived; ++i) holders.add(1000u + static_cast<unsigned>(i), 0ms);
   for (int i = 0; i < suite.holders; ++i) holders.add(static_cast<unsigned>(i) + 1, 1500ms);
   if (!holders.await_grant(2 * static_cast<uint64_t>(suite.holders)))

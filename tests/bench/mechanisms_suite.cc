@@ -37,9 +37,9 @@ Environment through(const std::string& url, Environment more = {}) {
   return more;
 }
 
-class Suite {
+class MechanismsRun {
  public:
-  explicit Suite(const MechanismsSuite& suite) : suite_(suite) {}
+  explicit MechanismsRun(const MechanismsSuite& suite) : suite_(suite) {}
 
   bool chosen(const std::string& part) const {
     return suite_.only.empty() ||
@@ -97,7 +97,7 @@ class Suite {
   Samples samples_;
 };
 
-std::vector<Figure> Suite::figures() const {
+std::vector<Figure> MechanismsRun::figures() const {
   std::vector<Figure> figures;
   const auto add = [&](const std::string& name, const char* unit, const std::string& value,
                        const char* beside, const std::string& baseline) {
@@ -127,7 +127,7 @@ std::vector<Figure> Suite::figures() const {
 }  // namespace
 
 std::vector<Figure> measure_mechanisms(const MechanismsSuite& suite) {
-  Suite measured(suite);
+  MechanismsRun measured(suite);
   return measure_rounds(measured, suite.rounds);
 }
 

@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;  // the program's clock, too
 
 constexpr int kMoves = 10, kQuickMoves = 2;  // in a round, of each size
-constexpr std::chrono::seconds kPatience{120};
+constexpr std::chrono::seconds kMovePatience{120};
 const std::vector<std::string> kMoving{"--resume-timeout", "60", "--peers", "127.0.0.0/8"};
 
 // Memory, and how long its move may keep the program waiting.
@@ -77,7 +77,7 @@ void Moves::measure(uint64_t bytes, Measured& measured) {
                 {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"},
                  {"GPUPOOL", poolds[0].url()},
                  {"GPUPOOL_TRANSPORT", "tcp"}});
-  if (!moved.await_output("working", kPatience)) throw std::runtime_error(moved.output());
+  if (!moved.await_output("working", kMovePatience)) throw std::runtime_error(moved.output());
   for (int move = 0; move < (quick_ ? kQuickMoves : kMoves); ++move) {
     const PooldProcess &from = poolds[static_cast<size_t>(move) % 2],
                        &to = poolds[1 - static_cast<size_t>(move) % 2];
@@ -99,7 +99,7 @@ void Moves::measure(uint64_t bytes, Measured& measured) {
                                       last_value(from, "session_sent", "bytes"));
   }
   moved.signal(SIGTERM);
-  if (moved.wait(kPatience) != 0) throw std::runtime_error(moved.output());
+  if (moved.wait(kMovePatience) != 0) throw std::runtime_error(moved.output());
 }
 
 void Moves::add_figures(std::vector<Figure>& all) const {

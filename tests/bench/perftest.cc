@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using testing::Process;
 
 constexpr const char* kDevices = "/sys/class/infiniband";
-constexpr std::chrono::minutes kPatience{1};
+constexpr std::chrono::minutes kPerftestPatience{1};
 constexpr int kTries = 3;  // ib_read_bw over Soft-RoCE sometimes hangs on a busy machine
 
 std::string line_of(const fs::path& file) {
@@ -87,7 +87,8 @@ bool somebody_listens(int port) {
   return false;
 }
 
-// Runs server and client. Returns the client's output; null if one of them does not end within kPatience.
+// Runs server and client. Returns the client's output; null if one of them does not end within
+// kPerftestPatience.
 std::optional<std::string> output_of(const std::string& program, const RdmaPair& pair, size_t bytes,
                                      int messages, const std::vector<std::string>& more) {
   const int port = free_port();
@@ -112,8 +113,8 @@ std::optional<std::string> output_of(const std::string& program, const RdmaPair&
   auto of_client = words(pair.client);
   of_client.push_back(pair.server.address);
   Process client(of_client, {});
-  const int status = client.wait(kPatience);
-  const int of_server = status == 0 ? server.wait(kPatience) : 0;
+  const int status = client.wait(kPerftestPatience);
+  const int of_server = status == 0 ? server.wait(kPerftestPatience) : 0;
   if (status == -1 || of_server == -1) return std::nullopt;
   if (status != 0 || of_server != 0)
     throw std::runtime_error(program + " failed:\n" + client.output() + server.output());
@@ -128,7 +129,7 @@ std::vector<double> run(const std::string& program, const RdmaPair& pair, size_t
     ended = output_of(program, pair, bytes, messages, more);
     if (!ended)
       std::fprintf(stderr, "gpupool-bench: %s did not end within %lld min\n", program.c_str(),
-                   static_cast<long long>(kPatience.count()));
+                   static_cast<long long>(kPerftestPatience.count()));
   }
   if (!ended) throw std::runtime_error(program + " did not end, " + std::to_string(kTries) + " times");
   const std::string& output = *ended;

@@ -93,9 +93,9 @@ class Shared {
   std::unique_ptr<PooldProcess> poold_;
 };
 
-class Suite {
+class SharingRun {
  public:
-  explicit Suite(const SharingSuite& suite) : suite_(suite) {
+  explicit SharingRun(const SharingSuite& suite) : suite_(suite) {
     loops_ =
         Shared(suite, {"compute = 100"}).run({{sharer(), "calibrate", text(suite.kernel_us)}})[0].at("loops");
   }
@@ -112,7 +112,7 @@ class Suite {
  private:
   struct Part {
     const char* name;
-    void (Suite::*measure)();
+    void (SharingRun::*measure)();
   };
   static const Part kParts[11];
   bool chosen(const std::string& part) const {
@@ -294,16 +294,16 @@ class Suite {
   Samples samples_;
 };
 
-const Suite::Part Suite::kParts[] = {
-    {"shares", &Suite::shares},         {"hard", &Suite::hard},
-    {"elastic", &Suite::elastic},       {"two", &Suite::two},
-    {"shapes", &Suite::shapes},         {"priorities", &Suite::priorities},
-    {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
-    {"partitions", &Suite::partitions}, {"bandwidth", &Suite::bandwidth},
-    {"stuck", &Suite::stuck},
+const SharingRun::Part SharingRun::kParts[] = {
+    {"shares", &SharingRun::shares},         {"hard", &SharingRun::hard},
+    {"elastic", &SharingRun::elastic},       {"two", &SharingRun::two},
+    {"shapes", &SharingRun::shapes},         {"priorities", &SharingRun::priorities},
+    {"accounting", &SharingRun::accounting}, {"memory", &SharingRun::memory},
+    {"partitions", &SharingRun::partitions}, {"bandwidth", &SharingRun::bandwidth},
+    {"stuck", &SharingRun::stuck},
 };
 
-std::vector<Figure> Suite::figures() {
+std::vector<Figure> SharingRun::figures() {
   std::vector<Figure> figures;
   for (const auto& weights : chosen("shares") ? settings() : std::vector<std::vector<int>>{}) {
     for (const char* const way : kWays) {
@@ -427,7 +427,7 @@ std::vector<Figure> Suite::figures() {
 }  // namespace
 
 std::vector<Figure> measure_sharing(const SharingSuite& suite) {
-  Suite measured(suite);
+  SharingRun measured(suite);
   return measure_rounds(measured, suite.rounds);
 }
 

@@ -28,9 +28,9 @@ constexpr double kMostCost = 1.01;  // of numbering and keeping
 const char* const kCalls[] = {"null_call",  "launch",     "h2d_4_kib",
                               "h2d_16_mib", "d2h_16_mib", "pageable_h2d_16_mib"};
 
-class Suite {
+class SurviveRun {
  public:
-  explicit Suite(const SurviveSuite& suite)
+  explicit SurviveRun(const SurviveSuite& suite)
       : suite_(suite), authority_("authority"), files_(authority_.sign("server", "IP:127.0.0.1")) {}
 
   void round() {
@@ -139,7 +139,7 @@ class Suite {
 }  // namespace
 
 std::vector<Figure> measure_survival(const SurviveSuite& suite) {
-  Suite measured(suite);
+  SurviveRun measured(suite);
   return measure_rounds(measured, suite.rounds);
 }
 

@@ -18,11 +18,11 @@ namespace {
 using testing::PooldProcess;
 using testing::Process;
 
-constexpr int kPrograms = 32, kUpgrades = 50;  // in a round
-constexpr int kQuickPrograms = 4, kQuickUpgrades = 3;
+constexpr int kUpgradedPrograms = 32, kUpgrades = 50;  // in a round
+constexpr int kQuickUpgradedPrograms = 4, kQuickUpgrades = 3;
 constexpr double kLongestLaunchMs = 100;
-constexpr const char* kBetweenLaunches = "50";  // milliseconds: the programs do not fill the GPU
-constexpr std::chrono::seconds kPatience{120};
+constexpr const char* kBetweenPulses = "50";  // milliseconds: the programs do not fill the GPU
+constexpr std::chrono::seconds kUpgradePatience{120};
 
 void upgrade(testing::InstalledPoold& installed, const PooldProcess& poold) {
   installed.install();
@@ -37,13 +37,13 @@ void Upgrades::round() {
   testing::InstalledPoold installed;
   PooldProcess poold(device_, {"--max-sessions", "64"}, device_environment(), installed.launcher());
   std::vector<std::unique_ptr<Process>> programs;
-  for (int i = 0; i < (quick_ ? kQuickPrograms : kPrograms); ++i) {
+  for (int i = 0; i < (quick_ ? kQuickUpgradedPrograms : kUpgradedPrograms); ++i) {
     programs.push_back(std::make_unique<Process>(
-        std::vector{program("gpupool-bench-survive"), std::string("pulse"), std::string(kBetweenLaunches)},
+        std::vector{program("gpupool-bench-survive"), std::string("pulse"), std::string(kBetweenPulses)},
         testing::Environment{{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL", poold.url()}}));
   }
   for (const auto& one : programs) {
-    if (!one->await_output("working", kPatience)) throw std::runtime_error(one->output());
+    if (!one->await_output("working", kUpgradePatience)) throw std::runtime_error(one->output());
   }
   const auto longest = [&](PauseClock::time_point from, PauseClock::time_point to) {
     double time = 0;
@@ -62,7 +62,7 @@ void Upgrades::round() {
   }
   for (const auto& one : programs) {
     one->signal(SIGTERM);
-    if (one->wait(kPatience) != 0) throw std::runtime_error(one->output() + poold.log());
+    if (one->wait(kUpgradePatience) != 0) throw std::runtime_error(one->output() + poold.log());
   }
 }
 

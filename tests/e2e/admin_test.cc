@@ -5,6 +5,7 @@
 
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/http_get.h"
 
 using namespace gpupool;
@@ -12,10 +13,6 @@ using namespace gpupool::testing;
 using Json = nlohmann::json;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Json pool_admin(Pool& pool, std::vector<std::string> words) {
   words.insert(words.begin(),

@@ -5,6 +5,7 @@
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/etcd.h"
+#include "tests/support/has.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/proxy.h"
 #include "tests/support/raw_client.h"
@@ -19,10 +20,6 @@ const Environment kFourDevices{{"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES",
 // For tests that count whole granules: contexts take no memory.
 const Environment kWithoutContextMemory{
     {"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "4"}, {"SOFTGPU_RULES", "-context_memory"}};
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Lines gpus_of(Pool& pool) {
   const Finished told = run_to_end(

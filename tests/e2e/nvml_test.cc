@@ -7,6 +7,7 @@
 #include "tests/e2e/shared_pool.h"
 #include "tests/protocol/driver/elf_exports.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/skip.h"
 
@@ -14,10 +15,6 @@ using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Finished smi(std::vector<std::string> words, const Environment& environment) {
   words.insert(words.begin(), program_path("pool-smi"));

@@ -6,12 +6,9 @@
 #include "tests/e2e/pool.h"
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 
 namespace gpupool::testing {
-
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 class WholePool {
  public:

@@ -138,7 +138,7 @@ unsigned checksum(const std::vector<float>& values) {
 }
 
 // Boxes between arrays, host memory and device memory, synchronously and asynchronously.
-void copies() {
+void copies_between_arrays() {
   const CUDA_ARRAY3D_DESCRIPTOR wanted{kWidth, kHeight, kDepth, CU_AD_FORMAT_FLOAT, 1, 0};
   CUarray array = nullptr, second = nullptr, line = nullptr;
   CUdeviceptr device = 0;
@@ -415,7 +415,7 @@ void textures() {
 
 void arrays() {
   shapes();
-  copies();
+  copies_between_arrays();
   textures();
 }
 

@@ -69,7 +69,7 @@ CUresult add_conditional(CUgraph graph, std::vector<CUgraphNode> before, CUgraph
   return result;
 }
 
-void launch(const char* what, CUgraphExec exec, CUdeviceptr at, std::vector<unsigned> values) {
+void show_launch(const char* what, CUgraphExec exec, CUdeviceptr at, std::vector<unsigned> values) {
   const size_t bytes = values.size() * sizeof(unsigned);
   std::printf("%s\n", what);
   SHOW(cuMemcpyHtoD(at, values.data(), bytes));
@@ -107,8 +107,8 @@ void loop(CUdeviceptr at) {
   SHOW(cuGraphAddChildGraphNode(&node, other, nullptr, 0, graph));
   SHOW(cuGraphDestroy(other));
   if (SHOW(cuGraphInstantiateWithFlags(&exec, graph, 0)) == CUDA_SUCCESS) {
-    launch("ten rounds", exec, at, {10, 0, 0});
-    launch("once more, five", exec, at, {5, 7, 0});
+    show_launch("ten rounds", exec, at, {10, 0, 0});
+    show_launch("once more, five", exec, at, {5, 7, 0});
     SHOW(cuGraphExecDestroy(exec));
   }
   SHOW(cuGraphDestroy(graph));
@@ -135,13 +135,13 @@ void decisions(CUdeviceptr at) {
   last = add_kernel(nested, "put", {}, at + 12, 100u);
   (void)add_kernel(nested, "count_down", {last}, third, at + 16);
   if (SHOW(cuGraphInstantiateWithFlags(&exec, graph, 0)) == CUDA_SUCCESS) {
-    launch("yes and first", exec, at, {1, 0, 0, 0, 0});
-    launch("no and second", exec, at, {0, 1, 0, 0, 0});
-    launch("yes and third, four times", exec, at, {77, 2, 0, 0, 4});
-    launch("none", exec, at, {0, 3, 0, 0, 0});
+    show_launch("yes and first", exec, at, {1, 0, 0, 0, 0});
+    show_launch("no and second", exec, at, {0, 1, 0, 0, 0});
+    show_launch("yes and third, four times", exec, at, {77, 2, 0, 0, 4});
+    show_launch("none", exec, at, {0, 3, 0, 0, 0});
     CUgraphExecUpdateResultInfo info{};
     SHOW_VALUE(cuGraphExecUpdate(exec, graph, &info), "%d", info.result);
-    launch("updated by itself", exec, at, {1, 1, 0, 0, 0});
+    show_launch("updated by itself", exec, at, {1, 1, 0, 0, 0});
     SHOW(cuGraphExecDestroy(exec));
   }
   // A node type that is not allowed in a body.

@@ -8,12 +8,12 @@
 namespace parity {
 namespace {
 
-constexpr size_t kPitch = 64, kRows = 8, kBytes = kPitch * kRows;
+constexpr size_t kPitch = 64, kRows = 8, kFilledBytes = kPitch * kRows;
 
 struct Memory {
   Memory() {
     cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-    cuMemAlloc(&device, kBytes);
+    cuMemAlloc(&device, kFilledBytes);
     clear();
   }
   ~Memory() {
@@ -21,14 +21,14 @@ struct Memory {
     cuStreamDestroy(stream);
   }
   void clear() {
-    cuMemsetD8(device, 0, kBytes);
+    cuMemsetD8(device, 0, kFilledBytes);
     cuCtxSynchronize();
   }
   // Waits for all work, returns a checksum of the memory, and clears it.
   unsigned take() {
-    std::vector<unsigned char> bytes(kBytes);
+    std::vector<unsigned char> bytes(kFilledBytes);
     cuCtxSynchronize();
-    cuMemcpyDtoH(bytes.data(), device, kBytes);
+    cuMemcpyDtoH(bytes.data(), device, kFilledBytes);
     clear();
     unsigned sum = 0;
     for (const unsigned char byte : bytes) sum = sum * 31 + byte;

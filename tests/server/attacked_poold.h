@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "protocol/transport/shm/address.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/hostile_descriptors.h"
 #include "tests/support/http_get.h"
@@ -19,7 +20,6 @@
 
 namespace gpupool::testing {
 
-inline const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr auto kSoon = std::chrono::seconds(LingeringSocket::kSeconds /
                                             2);  // bound for an answer; a poold blocked in close() exceeds it
 

@@ -4,13 +4,15 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "protocol/transport/shm/address.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/processes.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/skip.h"
 
@@ -18,8 +20,6 @@ using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 struct Token {
   std::string text;
@@ -49,15 +49,6 @@ hello::HelloReply answer(const PooldProcess& poold, const hello::Hello& hello) {
   RawClient client(poold.endpoint());
   client.send_hello(hello);
   return client.receive_reply();
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string tenant_text(const std::string& name, const Token& token, const std::string& quota = "") {
@@ -235,11 +226,11 @@ TEST_CASE("refused attempts without a reply are counted and summarized in the lo
            kAttempts;
   }));
   CHECK(eventually([&] {
-    return occurrences(read(file), "session_denied\"") +
-               sum_of_counts(read(file), "sessions_denied_too", "\"count\":") ==
+    return occurrences(content_of(file), "session_denied\"") +
+               sum_of_counts(content_of(file), "sessions_denied_too", "\"count\":") ==
            kAttempts;
   }));
-  CHECK(occurrences(read(file), "\n") < kAttempts);
+  CHECK(occurrences(content_of(file), "\n") < kAttempts);
 }
 
 TEST_CASE("wrong tokens of one local user do not suppress replies to another user") {
@@ -290,7 +281,7 @@ TEST_CASE("the audit file records starts and ends and denials of sessions and ca
   }
   CHECK(poold.await_log("session_ended"));
   CHECK(answer(poold, test_hello()).status == hello::Status::denied);
-  std::string text = read(file);
+  std::string text = content_of(file);
   INFO(text);
   CHECK(has(text, R"("event":"session_started","session":1)"));
   CHECK(has(text, R"("tenant":"a")"));
@@ -312,8 +303,8 @@ TEST_CASE("the audit file records starts and ends and denials of sessions and ca
   poold.process().signal(SIGHUP);
   CHECK(poold.await_log("reloaded"));
   CHECK(answer(poold, hello_with(a.text)).status == hello::Status::ok);
-  CHECK(has(read(file), "session_started"));
-  CHECK(occurrences(read(file + ".1"), "\n") == 3);
+  CHECK(has(content_of(file), "session_started"));
+  CHECK(occurrences(content_of(file + ".1"), "\n") == 3);
 }
 
 TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the audit file") {
@@ -329,10 +320,10 @@ TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the au
     hello.program = std::string(30'000, byte);
     hello.host = std::string(30'000, byte);
     hello.tenant = std::string(3'000, byte);
-    const size_t logged = poold.log().size(), audited = read(file).size();
+    const size_t logged = poold.log().size(), audited = content_of(file).size();
     CHECK(answer(poold, hello).status == hello::Status::denied);
-    CHECK(eventually([&] { return read(file).size() > audited && poold.log().size() > logged; }));
-    CHECK(read(file).size() - audited <= kMostPerAttempt);
+    CHECK(eventually([&] { return content_of(file).size() > audited && poold.log().size() > logged; }));
+    CHECK(content_of(file).size() - audited <= kMostPerAttempt);
     CHECK(poold.log().size() - logged <= kMostPerAttempt);
   }
 }
@@ -350,8 +341,8 @@ TEST_CASE("long names of a client are truncated in the log and the audit file an
     client.ping();
   }
   CHECK(poold.await_log("session_ended"));
-  CHECK(eventually([&] { return has(read(file), "session_ended"); }));
-  for (const std::string& text : {read(file), poold.log()}) {
+  CHECK(eventually([&] { return has(content_of(file), "session_ended"); }));
+  for (const std::string& text : {content_of(file), poold.log()}) {
     CHECK(has(text, std::string(256, 'p')));
     CHECK_FALSE(has(text, std::string(257, 'p')));
     CHECK(has(text, std::string(256, 'h')));

@@ -4,6 +4,7 @@
 
 #include "protocol/control/hello_exchange.h"
 #include "protocol/wire/checkpoint.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -13,8 +14,6 @@ using namespace gpupool::testing;
 using wire::CheckpointAction;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 hello::Hello asking(const std::string& pid_space = "here") {
   hello::Hello hello = test_hello();

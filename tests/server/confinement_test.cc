@@ -13,6 +13,7 @@
 
 #include "server/confinement/landlock.h"
 #include "server/confinement/namespaces.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/lease_maker.h"
@@ -25,7 +26,6 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr uid_t kNobody = 65534;
 
 // The line `Uid:` of /proc/PID/status, four user ids; empty if the process has exited.

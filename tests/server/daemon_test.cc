@@ -6,7 +6,9 @@
 #include <sstream>
 
 #include "protocol/transport/shm/address.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/skip.h"
@@ -16,15 +18,9 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
-
 Finished poold(std::vector<std::string> options, const Environment& environment = {}) {
   options.insert(options.begin(), program_path("poold"));
   return run_to_end(options, environment);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

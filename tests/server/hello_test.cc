@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/connect_from.h"
 #include "tests/support/poold_process.h"
@@ -17,8 +18,6 @@ using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 std::string whole_hello() {
   return hello_bytes(test_hello());

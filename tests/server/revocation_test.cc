@@ -1,15 +1,17 @@
 // Tests credentials that are replaced or removed while poold runs.
 #include <signal.h>
 
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "protocol/wire/checkpoint.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/has.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/processes.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/worker_gate.h"
 
@@ -18,15 +20,13 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
-
-struct Token {
+struct HashedToken {
   std::string text, hash;
 };
 
-Token new_token() {
+HashedToken new_hashed_token() {
   std::istringstream lines(run_to_end({program_path("poold"), "--make-token"}, {}).output);
-  Token token;
+  HashedToken token;
   std::string line;
   std::getline(lines, token.text);
   std::getline(lines, line);
@@ -34,19 +34,19 @@ Token new_token() {
   return token;
 }
 
-std::string list_of(const std::string& key, const std::vector<Token>& tokens) {
+std::string list_of(const std::string& key, const std::vector<HashedToken>& tokens) {
   std::string text = key + " = [";
-  for (const Token& token : tokens) text += "\"" + token.hash + "\", ";
+  for (const HashedToken& token : tokens) text += "\"" + token.hash + "\", ";
   return text + "]\n";
 }
 
-std::string tenant_text(const std::string& name, const std::vector<Token>& tokens,
-                        const std::vector<Token>& retired = {}) {
+std::string tenant_with(const std::string& name, const std::vector<HashedToken>& tokens,
+                        const std::vector<HashedToken>& retired = {}) {
   return "[[tenant]]\nname = \"" + name + "\"\n" + list_of("tokens", tokens) +
          (retired.empty() ? "" : list_of("retired_tokens", retired));
 }
 
-hello::Hello with(const Token& token) {
+hello::Hello with(const HashedToken& token) {
   hello::Hello hello = test_hello();
   hello.token = token.text;
   return hello;
@@ -56,15 +56,6 @@ hello::Status status(const PooldProcess& poold, hello::Hello hello) {
   RawClient client(poold.endpoint());
   client.send_hello(hello);
   return client.receive_reply().status;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class Configured {
@@ -93,24 +84,24 @@ class Configured {
 }  // namespace
 
 TEST_CASE("replacing a tenant's token ends none of its running sessions") {
-  const Token old = new_token(), fresh = new_token();
-  Configured poold(tenant_text("a", {old}));
+  const HashedToken old = new_hashed_token(), fresh = new_hashed_token();
+  Configured poold(tenant_with("a", {old}));
   RawClient first(poold->endpoint());
   first.open(with(old));
 
-  poold.reload(tenant_text("a", {old, fresh}));
+  poold.reload(tenant_with("a", {old, fresh}));
   CHECK(status(*poold, with(old)) == hello::Status::ok);
   RawClient second(poold->endpoint());
   second.open(with(fresh));
   first.ping();
 
-  poold.reload(tenant_text("a", {fresh}, {old}));
+  poold.reload(tenant_with("a", {fresh}, {old}));
   CHECK(status(*poold, with(old)) == hello::Status::denied);
   CHECK(status(*poold, with(fresh)) == hello::Status::ok);
   first.ping();
   second.ping();
 
-  poold.reload(tenant_text("a", {fresh}));
+  poold.reload(tenant_with("a", {fresh}));
   const auto why = first.await_end();
   REQUIRE(why);
   CHECK(has(*why, "the token that authenticated this session was removed from the server's configuration"));
@@ -118,12 +109,12 @@ TEST_CASE("replacing a tenant's token ends none of its running sessions") {
 }
 
 TEST_CASE("removing a tenant ends its sessions and no others") {
-  const Token a = new_token(), b = new_token();
-  Configured poold(tenant_text("a", {a}) + tenant_text("b", {b}));
+  const HashedToken a = new_hashed_token(), b = new_hashed_token();
+  Configured poold(tenant_with("a", {a}) + tenant_with("b", {b}));
   RawClient removed(poold->endpoint()), stays(poold->endpoint());
   removed.open(with(a));
   stays.open(with(b));
-  poold.reload(tenant_text("b", {b}));
+  poold.reload(tenant_with("b", {b}));
   const auto why = removed.await_end();
   REQUIRE(why);
   CHECK(has(*why, "tenant 'a' was removed from the server's configuration"));
@@ -131,18 +122,18 @@ TEST_CASE("removing a tenant ends its sessions and no others") {
   REQUIRE(poold->await_log("session_ended"));
   CHECK(has(poold->log(), "session_killed session=1 "));
   CHECK(eventually([&] {
-    return has(read(poold.audit_file()),
+    return has(content_of(poold.audit_file()),
                "\"reason\":\"tenant 'a' was removed from the server's configuration\"");
   }));
-  CHECK(has(read(poold.audit_file()), "\"credential\":\"token " + a.hash.substr(7, 8) + "\""));
+  CHECK(has(content_of(poold.audit_file()), "\"credential\":\"token " + a.hash.substr(7, 8) + "\""));
 }
 
 TEST_CASE("a client that waits for a worker is refused when its tenant is removed") {
-  const Token a = new_token(), b = new_token();
+  const HashedToken a = new_hashed_token(), b = new_hashed_token();
   const WorkerGate gate;
   std::vector<std::string> options = gate.options();
   options.insert(options.end(), {"--metrics", "127.0.0.1:0"});
-  Configured poold(tenant_text("a", {a}) + tenant_text("b", {b}), options, gate.environment());
+  Configured poold(tenant_with("a", {a}) + tenant_with("b", {b}), options, gate.environment());
   REQUIRE(poold->await_log("url=http://"));
   REQUIRE(poold->await_log("worker_ready"));
   gate.close();
@@ -152,7 +143,7 @@ TEST_CASE("a client that waits for a worker is refused when its tenant is remove
   other.send_hello(with(b));
   REQUIRE(eventually(
       [&] { return has(http_get(metrics_port(poold->log()), "/metrics"), "gpupool_clients_waiting 2\n"); }));
-  poold.reload(tenant_text("b", {b}));
+  poold.reload(tenant_with("b", {b}));
   const auto refused = waits.receive_reply();
   CHECK(refused.status == hello::Status::denied);
   CHECK(has(refused.reason, "tenant 'a' was removed from the server's configuration"));
@@ -162,11 +153,11 @@ TEST_CASE("a client that waits for a worker is refused when its tenant is remove
 }
 
 TEST_CASE("a tenant with only retired tokens starts no sessions and does not admit anonymous clients") {
-  const Token a = new_token();
-  Configured poold(tenant_text("a", {a}));
+  const HashedToken a = new_hashed_token();
+  Configured poold(tenant_with("a", {a}));
   RawClient runs(poold->endpoint());
   runs.open(with(a));
-  poold.reload(tenant_text("a", {}, {a}));
+  poold.reload(tenant_with("a", {}, {a}));
   CHECK(status(*poold, with(a)) == hello::Status::denied);
   CHECK(status(*poold, test_hello()) == hello::Status::denied);
   runs.ping();
@@ -176,15 +167,15 @@ TEST_CASE("anonymous sessions end when tenants get credentials") {
   Configured poold("[[tenant]]\nname = 'a'\n");
   RawClient runs(poold->endpoint());
   runs.open();
-  poold.reload(tenant_text("a", {new_token()}));
+  poold.reload(tenant_with("a", {new_hashed_token()}));
   const auto why = runs.await_end();
   REQUIRE(why);
   CHECK(has(*why, "now requires authentication"));
 }
 
 TEST_CASE("watchers and checkpoint clients are disconnected when their credential is removed") {
-  const Token old = new_token(), fresh = new_token();
-  Configured poold(tenant_text("a", {old, fresh}));
+  const HashedToken old = new_hashed_token(), fresh = new_hashed_token();
+  Configured poold(tenant_with("a", {old, fresh}));
   for (const bool monitor : {true, false}) {
     hello::Hello hello = with(monitor ? old : fresh);
     hello.monitor = monitor;
@@ -193,7 +184,7 @@ TEST_CASE("watchers and checkpoint clients are disconnected when their credentia
     loses.open(hello);
     hello.token = monitor ? fresh.text : old.text;
     keeps.open(hello);
-    poold.reload(tenant_text("a", {monitor ? fresh : old}));
+    poold.reload(tenant_with("a", {monitor ? fresh : old}));
     CHECK(loses.await_end());
     // The other connection still answers its next question.
     wire::Preamble question;
@@ -206,7 +197,7 @@ TEST_CASE("watchers and checkpoint clients are disconnected when their credentia
     keeps.send(bytes);
     std::byte answer[1];
     CHECK(transport::receive_exact(keeps.connection(), answer, transport::Clock::now() + kPatience));
-    poold.reload(tenant_text("a", {old, fresh}));
+    poold.reload(tenant_with("a", {old, fresh}));
   }
 }
 
@@ -231,5 +222,5 @@ TEST_CASE("removing a certificate name ends the sessions of that certificate") {
   REQUIRE(why);
   CHECK(has(*why, "the certificate name that authenticated this session was removed"));
   two.ping();
-  CHECK(has(read(poold.audit_file()), "\"credential\":\"certificate one\""));
+  CHECK(has(content_of(poold.audit_file()), "\"credential\":\"certificate one\""));
 }

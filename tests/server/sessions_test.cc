@@ -2,6 +2,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -11,7 +12,6 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
 constexpr int kSequential = 100;
 #else

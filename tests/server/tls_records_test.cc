@@ -15,6 +15,7 @@
 
 #include "protocol/transport/tls/context.h"
 #include "protocol/transport/tls/openssl.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/server/processor_time.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
@@ -27,7 +28,6 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr int kMostUpdates = 1'000'000;  // 27 MB
 
 // A function of libssl that protocol/transport/tls does not need.

@@ -4,9 +4,11 @@
 #include <filesystem>
 
 #include "protocol/control/hello_exchange.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/server/processor_time.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/has.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/skip.h"
@@ -16,7 +18,6 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr const char* kNames = "IP:127.0.0.1,DNS:localhost";
 
 std::vector<std::string> options_for(const Authority::Files& files, std::vector<std::string> more = {}) {
@@ -45,10 +46,6 @@ std::string failure(const transport::Endpoint& endpoint, const transport::TlsOpt
 
 transport::TlsOptions trusting(const Authority& authority, const Authority::Files& own = {}) {
   return {.ca = authority.certificate(), .certificate = own.certificate, .key = own.key, .secret = {}};
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "protocol/control/hello_exchange.h"
 #include "protocol/control/monitor_codec.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"
@@ -12,8 +13,6 @@ using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 hello::Hello watcher(const std::string& token = "", const std::string& pid_space = "here") {
   hello::Hello hello = test_hello();

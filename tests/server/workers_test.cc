@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "server/handover/handover.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -17,11 +18,7 @@
 using namespace gpupool;
 using namespace gpupool::testing;
 
-namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a crash of a worker ends only its own session") {
   // Sanitizers' own handlers would turn the signal into an exit status.

@@ -10,6 +10,7 @@
 
 #include "tests/client/lease_client/fake_scheduler.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/skip.h"
@@ -23,9 +24,6 @@ namespace {
 using Stream = FakeScheduler::Stream;
 using Calls = std::vector<pool::AcquireCall>;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 std::string url(const FakeScheduler& scheduler) {
   return "pool://" + scheduler.address();
 }

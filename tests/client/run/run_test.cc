@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/processes.h"
 #include "tests/support/skip.h"
@@ -41,10 +42,6 @@ class Installation {
 };
 
 constexpr const char* kShow = "printf '%s|%s|%s' \"$GPUPOOL\" \"$LD_LIBRARY_PATH\" \"$LD_PRELOAD\"";
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -56,8 +56,8 @@ struct Slot {
 };
 
 // Memory of cuMemCreate that is mapped anew.
-struct Mapped {
-  explicit Mapped(CUdevice device) {
+struct ChangingMapping {
+  explicit ChangingMapping(CUdevice device) {
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
     OK(cuMemGetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -140,7 +140,7 @@ SCENARIO(changing) {
   kernels.load({"add", "fill"});
   Weights weights(std::stoul(arguments.at(1)) << 20, kernels);
   std::vector<Slot> slots(8);
-  Mapped mapped(device.device);
+  ChangingMapping mapped(device.device);
   std::unique_ptr<Module> module;
   std::unique_ptr<Work> work;
   CUdeviceptr sums = 0;

@@ -78,12 +78,13 @@ SCENARIO(callbacks_behind_a_trap) {
 
 namespace {
 
-constexpr unsigned kTextureWidth = 4, kTexels = 16;
+constexpr unsigned kTextureWidth = 4, kTextureTexels = 16;
 
 // Makes a texture over a new array with these texels, in rows of kTextureWidth.
 CUtexObject make_texture(const std::vector<unsigned>& texels) {
   CUarray array = nullptr;
-  const CUDA_ARRAY_DESCRIPTOR shape{kTextureWidth, kTexels / kTextureWidth, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  const CUDA_ARRAY_DESCRIPTOR shape{kTextureWidth, kTextureTexels / kTextureWidth,
+                                    CU_AD_FORMAT_UNSIGNED_INT32, 1};
   OK(cuArrayCreate(&array, &shape));
   CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -91,7 +92,7 @@ CUtexObject make_texture(const std::vector<unsigned>& texels) {
   copy.srcPitch = copy.WidthInBytes = kTextureWidth * sizeof(unsigned);
   copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.dstArray = array;
-  copy.Height = kTexels / kTextureWidth;
+  copy.Height = kTextureTexels / kTextureWidth;
   OK(cuMemcpy2D(&copy));
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
@@ -110,25 +111,25 @@ SCENARIO(destroyed_texture) {
   Device device;
   Kernels kernels;
   kernels.load({"read_texture", "burn_forever"});
-  std::vector<unsigned> texels(kTexels);
+  std::vector<unsigned> texels(kTextureTexels);
   std::iota(texels.begin(), texels.end(), 100u);
   const CUtexObject texture = make_texture(texels);
   CUDA_RESOURCE_DESC resource{};
   CUdeviceptr out = 0, flag = 0;
-  OK(cuMemAlloc(&out, kTexels * sizeof(unsigned)));
+  OK(cuMemAlloc(&out, kTextureTexels * sizeof(unsigned)));
   OK(cuMemAlloc(&flag, sizeof(unsigned)));
   OK(cuMemsetD32(flag, 0, 1));
   CUstream stream = nullptr, other = nullptr;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
   OK(kernels.launch("burn_forever", 1, 1, stream, flag));
-  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
+  OK(kernels.launch("read_texture", 1, kTextureTexels, stream, texture, out, kTextureWidth, kTextureTexels));
   OK(cuTexObjectDestroy(texture));
   OK(cuMemsetD32Async(flag, 1, 1, other));
   OK(cuStreamSynchronize(stream));
-  EXPECT(download<unsigned>(out, kTexels) == texels);
+  EXPECT(download<unsigned>(out, kTextureTexels) == texels);
   GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceDesc(&resource, texture));
-  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
+  OK(kernels.launch("read_texture", 1, kTextureTexels, stream, texture, out, kTextureWidth, kTextureTexels));
   GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
 }
 
@@ -136,23 +137,23 @@ SCENARIO(destroyed_texture) {
 SCENARIO(texture_destroyed_behind_a_host_function) {
   Device device;
   Kernels kernels;
-  std::vector<unsigned> texels(kTexels);
+  std::vector<unsigned> texels(kTextureTexels);
   std::iota(texels.begin(), texels.end(), 100u);
   const CUtexObject texture = make_texture(texels);
   CUdeviceptr out = 0;
-  OK(cuMemAlloc(&out, kTexels * sizeof(unsigned)));
+  OK(cuMemAlloc(&out, kTextureTexels * sizeof(unsigned)));
   CUstream stream = nullptr;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   Gate gate;
   gate.put_into(stream);
-  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
+  OK(kernels.launch("read_texture", 1, kTextureTexels, stream, texture, out, kTextureWidth, kTextureTexels));
   OK(cuTexObjectDestroy(texture));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(texture));
   const CUtexObject next =
-      make_texture(std::vector<unsigned>(kTexels, 7));  // may get the first texture's number
+      make_texture(std::vector<unsigned>(kTextureTexels, 7));  // may get the first texture's number
   gate.let_go();
   OK(cuStreamSynchronize(stream));
-  EXPECT(download<unsigned>(out, kTexels) == texels);
+  EXPECT(download<unsigned>(out, kTextureTexels) == texels);
   OK(cuTexObjectDestroy(next));
 }
 

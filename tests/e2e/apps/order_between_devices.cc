@@ -8,19 +8,19 @@ using namespace app;
 
 namespace {
 
-constexpr size_t kBytes = size_t{1} << 20;
-constexpr unsigned kItems = kBytes / 4;
+constexpr size_t kCopiedBytes = size_t{1} << 20;
+constexpr unsigned kCopiedItems = kCopiedBytes / 4;
 
 // Launches a kernel that takes a while and then one that fills memory, both in `stream`.
 void fill_later(const Side& side, CUdeviceptr to, unsigned value, CUstream stream, CUdeviceptr scratch) {
   side.use();
   OK(side.kernels.launch("burn", 8, 64, stream, scratch, 200'000u));
-  OK(side.kernels.launch("fill", kItems / 256, 256, stream, to, value, kItems));
+  OK(side.kernels.launch("fill", kCopiedItems / 256, 256, stream, to, value, kCopiedItems));
 }
 
 void expect_filled(CUdeviceptr at, unsigned value) {
-  const auto seen = download<unsigned>(at, kItems);
-  for (unsigned i = 0; i < kItems; ++i) EXPECT(seen[i] == value + i);
+  const auto seen = download<unsigned>(at, kCopiedItems);
+  for (unsigned i = 0; i < kCopiedItems; ++i) EXPECT(seen[i] == value + i);
 }
 
 void wait_a_little(void*) {
@@ -50,13 +50,13 @@ SCENARIO(finished_events_behind_a_host_function) {
 
 // A blocking stream waits for the legacy stream of its context, also with a copy to the other device.
 SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
-  const Side a(0, 2 * kBytes), b(1, kBytes);
+  const Side a(0, 2 * kCopiedBytes), b(1, kCopiedBytes);
   a.use();
   CUstream blocking = nullptr;
   OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   for (unsigned round = 0; round < 5; ++round) {
-    fill_later(a, a.memory, round, nullptr, a.memory + kBytes);
-    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, blocking));
+    fill_later(a, a.memory, round, nullptr, a.memory + kCopiedBytes);
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kCopiedBytes, blocking));
     OK(cuStreamSynchronize(blocking));
     expect_filled(b.memory, round);
     a.use();
@@ -66,19 +66,19 @@ SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
 // A copy between two devices in the legacy stream follows their earlier work, also behind a host function,
 // and their later work follows it.
 SCENARIO(copies_between_devices_in_the_legacy_stream) {
-  const Side a(0, 2 * kBytes), b(1, kBytes);
+  const Side a(0, 2 * kCopiedBytes), b(1, kCopiedBytes);
   for (unsigned round = 0; round < 12; ++round) {
     a.use();
     if (round % 3 == 1) OK(cuLaunchHostFunc(nullptr, wait_a_little, nullptr));
-    fill_later(a, a.memory, round, nullptr, a.memory + kBytes);
+    fill_later(a, a.memory, round, nullptr, a.memory + kCopiedBytes);
     if (round % 2 == 0) {
       b.use();
-      OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, nullptr));
+      OK(cuMemcpyDtoDAsync(b.memory, a.memory, kCopiedBytes, nullptr));
     } else {
-      OK(cuMemcpyPeerAsync(b.memory, b.device.context, a.memory, a.device.context, kBytes, nullptr));
+      OK(cuMemcpyPeerAsync(b.memory, b.device.context, a.memory, a.device.context, kCopiedBytes, nullptr));
     }
     a.use();  // overwrites the source behind the copy
-    OK(a.kernels.launch("fill", kItems / 256, 256, nullptr, a.memory, 1'000'000 + round, kItems));
+    OK(a.kernels.launch("fill", kCopiedItems / 256, 256, nullptr, a.memory, 1'000'000 + round, kCopiedItems));
     b.use();
     OK(cuCtxSynchronize());
     expect_filled(b.memory, round);
@@ -90,16 +90,17 @@ SCENARIO(copies_between_devices_in_the_legacy_stream) {
 
 // A synchronous copy between two devices does not overlap with other work on either of them.
 SCENARIO(synchronous_copies_between_devices) {
-  const Side a(0, 2 * kBytes), b(1, 2 * kBytes);
+  const Side a(0, 2 * kCopiedBytes), b(1, 2 * kCopiedBytes);
   for (unsigned round = 0; round < 5; ++round) {
-    fill_later(b, b.memory, round, b.stream, b.memory + kBytes);
+    fill_later(b, b.memory, round, b.stream, b.memory + kCopiedBytes);
     a.use();
-    OK(cuMemcpyDtoD(a.memory, b.memory, kBytes));  // waits for b.stream
+    OK(cuMemcpyDtoD(a.memory, b.memory, kCopiedBytes));  // waits for b.stream
     expect_filled(a.memory, round);
-    fill_later(a, a.memory, round + 100, nullptr, a.memory + kBytes);
-    OK(cuMemcpyDtoD(b.memory, a.memory, kBytes));
+    fill_later(a, a.memory, round + 100, nullptr, a.memory + kCopiedBytes);
+    OK(cuMemcpyDtoD(b.memory, a.memory, kCopiedBytes));
     b.use();
-    OK(b.kernels.launch("add", kItems / 256, 256, b.stream, b.memory, 1000u, kItems));  // after the copy
+    OK(b.kernels.launch("add", kCopiedItems / 256, 256, b.stream, b.memory, 1000u,
+                        kCopiedItems));  // after the copy
     OK(cuStreamSynchronize(b.stream));
     expect_filled(b.memory, round + 1100);
   }
@@ -107,28 +108,28 @@ SCENARIO(synchronous_copies_between_devices) {
 
 // Memory freed in a blocking stream while the legacy stream uses it is not reused before that use completes.
 SCENARIO(frees_behind_the_legacy_stream) {
-  const Side a(0, kBytes);
+  const Side a(0, kCopiedBytes);
   a.use();
   CUstream blocking = nullptr, other = nullptr;
   OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
   for (unsigned round = 0; round < 10; ++round) {
     CUdeviceptr first = 0, second = 0;
-    OK(cuMemAllocAsync(&first, kBytes, nullptr));
+    OK(cuMemAllocAsync(&first, kCopiedBytes, nullptr));
     fill_later(a, first, round, nullptr, a.memory);
     OK(cuMemFreeAsync(first, blocking));
     OK(cuStreamSynchronize(blocking));
-    OK(cuMemAllocAsync(&second, kBytes, other));
-    OK(cuMemsetD8Async(second, 0x5a, kBytes, other));
+    OK(cuMemAllocAsync(&second, kCopiedBytes, other));
+    OK(cuMemsetD8Async(second, 0x5a, kCopiedBytes, other));
     OK(cuCtxSynchronize());
-    EXPECT(download<uint8_t>(second, kBytes) == std::vector<uint8_t>(kBytes, 0x5a));
+    EXPECT(download<uint8_t>(second, kCopiedBytes) == std::vector<uint8_t>(kCopiedBytes, 0x5a));
     OK(cuMemFree(second));
   }
 }
 
 // A free in a blocking stream orders it behind the legacy stream, but behind no other blocking stream.
 SCENARIO(frees_beside_a_stream_that_waits) {
-  const Side a(0, kBytes);
+  const Side a(0, kCopiedBytes);
   a.use();
   CUstream waiting = nullptr, freeing = nullptr;
   CUdeviceptr flag = 0;
@@ -140,10 +141,10 @@ SCENARIO(frees_beside_a_stream_that_waits) {
   OK(cuStreamCreate(&setting, CU_STREAM_NON_BLOCKING));
   for (unsigned round = 1; round <= 5; ++round) {
     CUdeviceptr memory = 0;
-    OK(cuMemAllocAsync(&memory, kBytes, freeing));
+    OK(cuMemAllocAsync(&memory, kCopiedBytes, freeing));
     OK(cuStreamSynchronize(freeing));
     OK(cuStreamWaitValue32(waiting, flag, round, CU_STREAM_WAIT_VALUE_GEQ));
-    OK(cuMemsetD8Async(memory, 1, kBytes, freeing));
+    OK(cuMemsetD8Async(memory, 1, kCopiedBytes, freeing));
     OK(cuMemFreeAsync(memory, freeing));
     OK(cuStreamSynchronize(freeing));  // the value is written only afterwards
     OK(cuStreamWriteValue32(setting, flag, round, CU_STREAM_WRITE_VALUE_DEFAULT));

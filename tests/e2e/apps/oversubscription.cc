@@ -7,7 +7,7 @@ using namespace app;
 
 namespace {
 
-constexpr size_t kPiece = size_t{8} << 20;
+constexpr size_t kAllocationBytes = size_t{8} << 20;
 
 void wait_for(const std::string& file) {
   for (int i = 0; i < 60'000 && ::access(file.c_str(), F_OK) != 0; ++i) ::usleep(1000);
@@ -22,11 +22,11 @@ SCENARIO(oversubscribed) {
   Kernels kernels;
   const size_t pieces = std::stoul(arguments.at(1));
   const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(2)));
-  const unsigned count = kPiece / 4;
+  const unsigned count = kAllocationBytes / 4;
   std::vector<CUdeviceptr> memory(pieces);
   const unsigned seed = static_cast<unsigned>(::getpid()) * 1000;
   for (size_t i = 0; i < pieces; ++i) {
-    OK(cuMemAlloc(&memory[i], kPiece));
+    OK(cuMemAlloc(&memory[i], kAllocationBytes));
     OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, memory[i], static_cast<unsigned>(seed + i),
                       count));
   }
@@ -53,6 +53,6 @@ SCENARIO(takes_until_refused) {
   size_t taken = 0;
   CUresult result = CUDA_SUCCESS;
   for (CUdeviceptr address = 0; result == CUDA_SUCCESS && taken < 100; taken += result == CUDA_SUCCESS)
-    result = cuMemAlloc(&address, kPiece);
+    result = cuMemAlloc(&address, kAllocationBytes);
   std::printf("took %zu, then %s\n", taken, name_of(result));
 }

@@ -8,25 +8,25 @@
 namespace app {
 namespace {
 
-constexpr unsigned kCount = 30'000;
+constexpr unsigned kRegisteredCount = 30'000;
 
 // Registered memory that does not start at a page boundary and has other data around it.
 struct Registered {
   explicit Registered(unsigned flags = CU_MEMHOSTREGISTER_DEVICEMAP)
-      : all(kCount + 2000, 77u), values(all.data() + 1001) {
-    std::iota(values, values + kCount, 0u);
-    OK(cuMemHostRegister(values, kCount * sizeof(unsigned), flags));
+      : all(kRegisteredCount + 2000, 77u), values(all.data() + 1001) {
+    std::iota(values, values + kRegisteredCount, 0u);
+    OK(cuMemHostRegister(values, kRegisteredCount * sizeof(unsigned), flags));
     OK(cuMemHostGetDevicePointer(&device, values, 0));
   }
   bool others_untouched() const {
     for (unsigned i = 0; i < all.size(); ++i) {
-      if ((i < 1001 || i >= 1001 + kCount) && all[i] != 77) return false;
+      if ((i < 1001 || i >= 1001 + kRegisteredCount) && all[i] != 77) return false;
     }
     return true;
   }
   // True if all values have grown by `added` since the start.
   bool grew_by(unsigned added) const {
-    for (unsigned i = 0; i < kCount; ++i) {
+    for (unsigned i = 0; i < kRegisteredCount; ++i) {
       if (values[i] != i + added) return false;
     }
     return true;
@@ -56,8 +56,8 @@ SCENARIO(registered_memory) {
   unsigned added = 0;
   const auto next = [&] {
     EXPECT(memory.grew_by(added));
-    for (unsigned i = 0; i < kCount; ++i) ++memory.values[i];
-    add(kernels, memory.device, 10, kCount, stream);
+    for (unsigned i = 0; i < kRegisteredCount; ++i) ++memory.values[i];
+    add(kernels, memory.device, 10, kRegisteredCount, stream);
     added += 11;
   };
   next();
@@ -87,10 +87,10 @@ SCENARIO(registered_memory) {
   CUgraph graph = nullptr;
   CUgraphExec executable = nullptr;
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  add(kernels, memory.device, 4, kCount, stream);
+  add(kernels, memory.device, 4, kRegisteredCount, stream);
   OK(cuStreamEndCapture(stream, &graph));
   OK(cuGraphInstantiate(&executable, graph, 0));
-  for (unsigned i = 0; i < kCount; ++i) ++memory.values[i];
+  for (unsigned i = 0; i < kRegisteredCount; ++i) ++memory.values[i];
   OK(cuGraphLaunch(executable, stream));
   added += 5;
   OK(cuStreamSynchronize(stream));
@@ -99,13 +99,13 @@ SCENARIO(registered_memory) {
   static std::atomic<unsigned> seen;
   static unsigned* first;
   first = memory.values;
-  add(kernels, memory.device, 1, kCount, stream);
+  add(kernels, memory.device, 1, kRegisteredCount, stream);
   OK(cuLaunchHostFunc(
       stream, [](void*) { seen = *first; }, nullptr));
   OK(cuStreamSynchronize(stream));
   EXPECT(seen == ++added);
   // Copies from both the host and the device address.
-  add(kernels, memory.device, 1, kCount, stream);
+  add(kernels, memory.device, 1, kRegisteredCount, stream);
   ++added;
   OK(cuMemcpyHtoDAsync(word, memory.values, sizeof there, stream));
   OK(cuMemcpyDtoHAsync(&there, word, sizeof there, stream));
@@ -138,16 +138,18 @@ SCENARIO(registered_memory_used_by_both) {
   for (CUstream& stream : streams) OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   for (unsigned round = 1; round <= 20; ++round) {
     for (CUstream const stream : streams) {
-      const unsigned quarter = kCount / 4;
+      const unsigned quarter = kRegisteredCount / 4;
       add(kernels, memory.device + (stream == streams[1] ? quarter * sizeof(unsigned) : 0), 1, quarter,
           stream);
-      for (unsigned i = kCount / 2; i < kCount; ++i) ++memory.values[i];
+      for (unsigned i = kRegisteredCount / 2; i < kRegisteredCount; ++i) ++memory.values[i];
     }
     OK(cuStreamSynchronize(streams[round % 2]));
-    for (unsigned i = kCount / 2; i < kCount; ++i) EXPECT(memory.values[i] == i + 2 * round);
+    for (unsigned i = kRegisteredCount / 2; i < kRegisteredCount; ++i)
+      EXPECT(memory.values[i] == i + 2 * round);
   }
   OK(cuCtxSynchronize());
-  for (unsigned i = 0; i < kCount; ++i) EXPECT(memory.values[i] == i + (i < kCount / 2 ? 20 : 40));
+  for (unsigned i = 0; i < kRegisteredCount; ++i)
+    EXPECT(memory.values[i] == i + (i < kRegisteredCount / 2 ? 20 : 40));
   EXPECT(memory.others_untouched());
 }
 

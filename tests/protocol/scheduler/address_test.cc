@@ -1,18 +1,17 @@
 #include "protocol/scheduler/address.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 
 using namespace gpupool;
 using namespace gpupool::pool;
+using namespace gpupool::testing;
 
 namespace {
 
 std::string refusal(const std::string& text) {
   const auto read = parse_pool_address(text);
   return read ? "" : read.error().message;
-}
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 #include <sstream>
 
 #include "protocol/wire/migration.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -18,8 +20,6 @@ using namespace gpupool::testing;
 using Json = nlohmann::json;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 Finished pool_admin(std::vector<std::string> words, Environment environment = {}) {
   words.insert(words.begin(), program_path("pool-admin"));
@@ -36,10 +36,6 @@ Json json_of(const PooldProcess& poold, std::vector<std::string> words) {
   INFO(finished.output);
   CHECK(finished.output.find('\n') == finished.output.size() - 1);
   return Json::parse(finished.output);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
@@ -15,10 +16,6 @@ using namespace gpupool::testing;
 using Json = nlohmann::json;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Finished pool_admin(const SchedulerProcess& scheduler, std::vector<std::string> words) {
   words.insert(words.begin(), {program_path("pool-admin"), "--scheduler", scheduler.address()});

@@ -6,6 +6,7 @@
 #include "scheduler/admin/pool/words.h"
 #include "scheduler/json/pool_json.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/poold_process.h"
 
 using namespace gpupool;
@@ -13,10 +14,6 @@ using namespace gpupool::admin;
 using namespace gpupool::testing;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Returns a snapshot with one node, two GPUs, a lease of half of the first one, and a waiting request.
 pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {

@@ -12,7 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
 
@@ -20,12 +22,6 @@ using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Runs `pool-admin top` on a pseudo terminal.
 class OnTerminal {

@@ -8,13 +8,13 @@
 #include <random>
 #include <set>
 
+#include "tests/scheduler/placement/nodes.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool::placement;
 
 namespace {
 
-constexpr uint64_t kGib = 1ull << 30;
 constexpr double kHour = 3600;
 
 // A pool of equal GPUs of 16 GiB, and what runs on it.

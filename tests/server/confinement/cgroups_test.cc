@@ -16,6 +16,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/server/fake_device_library.h"
 #include "tests/server/worker/sandbox/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
@@ -30,7 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr uid_t kNobody = 65534;
 
 std::string text_of(const std::string& path) {

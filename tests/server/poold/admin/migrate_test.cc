@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "protocol/wire/migration.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/server/poold/admin/admin_client.h"
+#include "tests/support/has.h"
 #include "tests/support/http_get.h"
 #include "tests/support/raw_client.h"
 
@@ -18,7 +20,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 const std::string kTarget = "tcp://gpu-2.example:9700";
 
 struct Answer {
@@ -78,10 +79,6 @@ struct MigratingClient : RawClient {
 };
 
 const std::vector<std::string> kResumes{"--resume-timeout", "20"};
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

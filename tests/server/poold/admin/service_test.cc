@@ -13,8 +13,10 @@
 #include <future>
 #include <iterator>
 
+#include "tests/server/fake_device_library.h"
 #include "tests/server/poold/admin/admin_client.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -26,18 +28,12 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
-
 hello::Hello hello_of(const std::string& program) {
   hello::Hello hello = test_hello();
   hello.program = program;
   hello.host = "laptop";
   hello.pid = 4321;
   return hello;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include "common/token/token.h"
 #include "protocol/peers/proof.h"
 #include "protocol/wire/migration.h"
+#include "tests/server/fake_device_library.h"
 #include "tests/server/poold/admin/admin_client.h"
+#include "tests/support/has.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/raw_client.h"
 
@@ -18,23 +20,22 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;
 const std::vector<std::string> kSuspends{"--resume-timeout", "20", "--host-memory-for-suspended-mib", "64"};
 
 template <class Reply>
-struct Answer {
+struct CallResult {
   StatusCode code;
   std::string why;  // if `code` is not OK
   Reply reply;
 };
 
 template <class Request, class Reply>
-std::future<Answer<Reply>> ask_beside(const PooldProcess& poold,
-                                      grpc::Status (admin::Admin::Stub::*method)(grpc::ClientContext*,
-                                                                                 const Request&, Reply*),
-                                      const Request& request) {
+std::future<CallResult<Reply>> ask_beside(const PooldProcess& poold,
+                                          grpc::Status (admin::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                                     const Request&, Reply*),
+                                          const Request& request) {
   return std::async(std::launch::async, [&poold, method, request] {
-    Answer<Reply> answer;
+    CallResult<Reply> answer;
     const auto status = AdminClient(poold).call(method, request, answer.reply);
     answer.code = status.error_code();
     answer.why = status.error_message();
@@ -129,10 +130,6 @@ uint64_t suspend(const PooldProcess& poold, SuspendingClient& client) {
   REQUIRE(answer.reply.suspended());
   CHECK(answer.reply.bytes() > 0);
   return last;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // A session that began with the token `own` neither waits nor ends for a client with another one, whatever

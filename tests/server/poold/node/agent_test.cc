@@ -8,9 +8,11 @@
 #include <fstream>
 #include <future>
 
+#include "tests/server/fake_device_library.h"
 #include "tests/server/poold/node/fake_scheduler.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/has.h"
 #include "tests/support/http_get.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/poold_process.h"
@@ -20,12 +22,6 @@ using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
-
-const std::string kDevice = FAKE_DEVICE_LIBRARY;  // two GPUs
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 struct Files {
   TemporaryFolder folder;

@@ -15,6 +15,7 @@
 #include "common/log/log.h"
 #include "common/log/relayed_line.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 #include "tests/support/hostile_descriptors.h"
 #include "tests/support/skip.h"
 
@@ -61,10 +62,6 @@ struct Relay {
   std::vector<std::string> complaints;
   std::shared_ptr<WorkerLog> output;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr size_t kGranule = 2 << 20;
+constexpr size_t kAllocationGranule = 2 << 20;
 
 // A context on each of two devices; the second is current.
 struct TwoDevices : ContextFixture {
@@ -14,7 +14,7 @@ struct TwoDevices : ContextFixture {
     REQUIRE_OK(cuCtxCreate_v2(&other, 0, 1));
     REQUIRE_OK(cuModuleLoadData(&module, kKernels));
     REQUIRE_OK(cuModuleGetFunction(&function, module, "fill"));
-    REQUIRE_OK(cuMemAlloc_v2(&own, kGranule));
+    REQUIRE_OK(cuMemAlloc_v2(&own, kAllocationGranule));
   }
   ~TwoDevices() { cuCtxDestroy_v2(other); }
   // Fills by a kernel on the second device.
@@ -27,7 +27,7 @@ struct TwoDevices : ContextFixture {
   CUdeviceptr allocate_on_first() {
     CUdeviceptr memory = 0;
     REQUIRE_OK(cuCtxPushCurrent_v2(context));
-    REQUIRE_OK(cuMemAlloc_v2(&memory, kGranule));
+    REQUIRE_OK(cuMemAlloc_v2(&memory, kAllocationGranule));
     REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
     return memory;
   }
@@ -38,9 +38,9 @@ struct TwoDevices : ContextFixture {
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CUmemGenericAllocationHandle physical = 0;
     CUdeviceptr address = 0;
-    REQUIRE_OK(cuMemCreate(&physical, kGranule, &properties, 0));
-    REQUIRE_OK(cuMemAddressReserve(&address, kGranule, 0, 0, 0));
-    REQUIRE_OK(cuMemMap(address, kGranule, 0, physical, 0));
+    REQUIRE_OK(cuMemCreate(&physical, kAllocationGranule, &properties, 0));
+    REQUIRE_OK(cuMemAddressReserve(&address, kAllocationGranule, 0, 0, 0));
+    REQUIRE_OK(cuMemMap(address, kAllocationGranule, 0, physical, 0));
     REQUIRE_OK(cuMemRelease(physical));
     set_access(address, 0);
     return address;
@@ -48,7 +48,7 @@ struct TwoDevices : ContextFixture {
   void set_access(CUdeviceptr address, int of_device,
                   CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, of_device}, flags};
-    REQUIRE_OK(cuMemSetAccess(address, kGranule, &access, 1));
+    REQUIRE_OK(cuMemSetAccess(address, kAllocationGranule, &access, 1));
   }
   CUcontext other = nullptr;
   CUmodule module = nullptr;

@@ -25,7 +25,7 @@ struct GraphFixture : ContextFixture {
   CUstream stream = nullptr, other = nullptr;
 };
 
-void CUDA_CB add_one(void* counter) {
+void CUDA_CB count_call(void* counter) {
   static_cast<std::atomic<int>*>(counter)->fetch_add(1);
 }
 
@@ -45,7 +45,7 @@ TEST_CASE_METHOD(GraphFixture, "captures the work of two streams and launches it
   REQUIRE_OK(cuStreamWaitEvent(other, fork, 0));
   REQUIRE_OK(cuLaunchKernel(count, 1, 1, 1, 32, 1, 1, 0, other, nullptr, nullptr));
   REQUIRE_OK(cuLaunchKernel(count, 2, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr));
-  REQUIRE_OK(cuLaunchHostFunc(other, add_one, &hosts));
+  REQUIRE_OK(cuLaunchHostFunc(other, count_call, &hosts));
   REQUIRE_OK(cuEventRecord(join, other));
   REQUIRE_OK(cuStreamWaitEvent(stream, join, 0));
   REQUIRE_OK(cuLaunchKernel(count, 1, 1, 1, 4, 1, 1, 0, stream, nullptr, nullptr));
