@@ -25,6 +25,15 @@ endfunction()
 # its entry as skipped. A program that tested anything, or failed, has made assertions.
 set(gpupool_all_skipped "SKIPPED: .*assertions: - none -")
 
+# gpupool_compile_together(target ...): compiles the sources of each target as one in the presets that do so with the rest of the tree
+# (CMAKE_UNITY_BUILD): most of the time goes into headers and templates that they share. Helpers in their anonymous namespaces must
+# have different names.
+function(gpupool_compile_together)
+  if(gpupool_unity_build)
+    set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+  endif()
+endfunction()
+
 # docs/security.md names the test files beside its claims: they must exist, and `ctest -L security` runs their programs.
 # security_tests_end() checks this after all tests have been added.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/security.md)
