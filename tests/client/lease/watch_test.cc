@@ -58,7 +58,7 @@ LeaseCondition has_token(const std::string& token) {
   return [token](const Servers& servers) { return servers.front().token == token; };
 }
 
-// Returns the token, or why there is none.
+// Returns the first server's token, or the error message.
 std::string token_of(const Result<Servers>& servers) {
   return servers ? servers->front().token : servers.error().message;
 }
