@@ -23,7 +23,7 @@ SCENARIO(asynchronous_calls) {
   const auto set_again = [&] {
     OK(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024));
 #if CUDA_VERSION >= 12000
-    alignas(64) CUtensorMap map;
+    CUtensorMap map;
     const cuuint64_t sizes[] = {64, 64}, strides[] = {256};
     const cuuint32_t box[] = {16, 16}, steps[] = {1, 1};
     OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, reinterpret_cast<void*>(values),
