@@ -3,6 +3,9 @@ add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initi
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports false overflows in libstdc++'s inlined code, depending on the optimization level.
   add_compile_options(-Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict -Wno-maybe-uninitialized)
+  # GCC collects its garbage when its heap has grown by a share; with more memory before the first time it compiles 5 to 12 %
+  # faster. The unit is KiB.
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:--param=ggc-min-heapsize=524288>)
 endif()
 if(GPUPOOL_WERROR)
   add_compile_options(-Werror)
