@@ -147,6 +147,7 @@ need_for_tests() {
   need '/usr/include/catch2/catch*.hpp' catch2
   need '/usr/*bin/ip' iproute2  # tests/chaos
   need zstd zstd  # archives of fuzzer inputs
+  need ld.lld lld  # tests/CMakeLists.txt
   need clang-format-16 clang-format-16  # scripts/format.sh
   need clang-tidy clang-tidy  # scripts/lint.sh
   need shellcheck shellcheck  # scripts/checks/scripts.py
