@@ -1,7 +1,7 @@
 # Tests that need RDMA devices. When ctest starts, it decides where they run:
 #   with devices       each is an entry of its own
 #   without devices    one entry, softroce, starts a guest with devices and runs ctest there (tests/softroce/)
-# so that no entry is listed that cannot run.
+# so that no entry is listed that cannot run. The entry softroce.soak starts a guest for the tests with the label soak.
 #
 #   gpupool_rdma_test(name COMMAND target-or-program [argument ...] [ENVIRONMENT a=b ...] [TIMEOUT seconds]
 #                     [GUEST_ONLY] [ALONE] [LABELS ...])
@@ -41,9 +41,9 @@ function(gpupool_rdma_test name)
 endfunction()
 
 function(gpupool_rdma_tests_end)
-  set(without "")
+  set(without "soak")
   if(GPUPOOL_SANITIZE)  # as in scripts/test.sh
-    set(without "-LE [==[bench|soak]==]")
+    set(without "bench|soak")
   endif()
   get_property(tests GLOBAL PROPERTY _rdma_tests)
   file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/rdma_tests.cmake CONTENT "cmake_policy(VERSION 3.22)
@@ -53,8 +53,12 @@ if(devices)
 ${tests}  set(label guest)
 endif()
 if(NOT DEFINED ENV{GPUPOOL_SOFTROCE})
-  add_test(softroce [==[${CMAKE_SOURCE_DIR}/tests/softroce/ctest.sh]==] [==[${CMAKE_BINARY_DIR}]==] \${label} ${without})
-  set_tests_properties(softroce PROPERTIES LABELS rdma PROCESSORS 2 TIMEOUT 2700 SKIP_RETURN_CODE 77)
+  set(in_guest [==[${CMAKE_SOURCE_DIR}/tests/softroce/ctest.sh]==] [==[${CMAKE_BINARY_DIR}]==])
+  add_test(softroce \${in_guest} \${label} -LE [==[^(${without})\$]==])
+  set_tests_properties(softroce PROPERTIES LABELS rdma)
+  add_test(softroce.soak \${in_guest} soak -R [==[^rdma]==])
+  set_tests_properties(softroce.soak PROPERTIES LABELS soak)
+  set_tests_properties(softroce softroce.soak PROPERTIES PROCESSORS 2 TIMEOUT 2700 SKIP_RETURN_CODE 77)
 endif()
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/rdma_tests.cmake)

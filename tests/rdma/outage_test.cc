@@ -1,7 +1,14 @@
-// Programs whose cable is pulled while they copy: their sessions go on over rdma. Runs in the guest.
+// Programs whose cable is pulled while they copy: their sessions go on over rdma. Runs in the guest. With
+// CUTS in the environment the cable is pulled at random times until so many connections broke; SEED and
+// PROGRAM (one of the programs) repeat a failed run.
+#include <cstdio>
+#include <random>
+#include <sstream>
+
 #include "protocol/peers/proof.h"
 #include "tests/e2e/expect_success.h"
 #include "tests/e2e/pool.h"
+#include "tests/e2e/steady_programs.h"
 #include "tests/rdma/cable.h"
 #include "tests/support/catch.h"
 #include "tests/support/end_file.h"
@@ -22,6 +29,48 @@ transport::Endpoint endpoint_of(Pool& pool) {
   return {"rdma", kNear, pool.poold().port()};
 }
 
+// The environment of a program with one connection, so that the log has one line for each break.
+Environment over_cable(Pool& pool) {
+  return pool.through({{"GPUPOOL", endpoint_of(pool).text()},
+                       {"GPUPOOL_RDMA_TIMEOUT", "16"},
+                       {"GPUPOOL_BULK_CONNECTIONS", "0"}});
+}
+
+// Returns a program's output without the client's notices of a connection that is down for more than a
+// second.
+std::string without_notices(const std::string& output) {
+  std::istringstream lines(output);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("gpupool: lost the connection") &&
+        !line.starts_with("gpupool: connected to server"))
+      kept += line + "\n";
+  }
+  return kept;
+}
+
+// Pulls the cable at random times from the start of the program's session, which is the pool's session with
+// this number, until the program ends. Returns how often its connection broke.
+unsigned pull_cable_until_end(Process& app, Pool& pool, size_t sessions, std::mt19937& random) {
+  constexpr unsigned kLongestCalm = 500;         // milliseconds
+  constexpr std::chrono::seconds kUnnoticed{5};  // a connection that sends nothing does not break
+  const auto ended = [&] { return app.wait(std::chrono::milliseconds(0)) != -1; };
+  const auto logged = [&](const char* event) { return occurrences(pool.poold().log(), event); };
+  unsigned breaks = 0;
+  CHECK(pool.poold().await_log("session_running", sessions));
+  while (app.wait(std::chrono::milliseconds(random() % kLongestCalm)) == -1) {
+    const size_t broken = logged("client_connection_broken"), resumed = logged("session_resumed");
+    PulledCable cable;
+    const bool broke =
+        eventually([&] { return logged("client_connection_broken") > broken || ended(); }, kUnnoticed);
+    cable.plug_in();
+    if (!broke || ended()) continue;
+    ++breaks;
+    CHECK(eventually([&] { return logged("session_resumed") > resumed || ended(); }, kLongPatience));
+  }
+  return breaks;
+}
+
 RawClient rdma_client(Pool& pool) {
   transport::Options options;
   options.rdma.use = transport::RdmaOptions::Use::always;
@@ -40,12 +89,8 @@ hello::Hello rdma_hello(bool can_resume_rdma) {
 
 TEST_CASE("a program counts on after its cable was pulled in the middle of copies") {
   Pool pool(kDevice, kAtCable);
-  // One connection, so that the log has one line for each break.
   const EndFile file;
-  Process app({driver_app(), "counting", "1000000", "3000000", file.end},
-              pool.through({{"GPUPOOL", endpoint_of(pool).text()},
-                            {"GPUPOOL_RDMA_TIMEOUT", "16"},
-                            {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
+  Process app({driver_app(), "counting", "1000000", "3000000", file.end}, over_cable(pool));
   REQUIRE(app.await_output("working", kLongPatience));
   for (size_t times = 1; times <= 3; ++times) {
     PulledCable cable;
@@ -55,6 +100,36 @@ TEST_CASE("a program counts on after its cable was pulled in the middle of copie
   }
   file.end_program();
   expect_success(app, "counted to");
+}
+
+TEST_CASE("programs pass although their cable is pulled at random times") {
+  Pool pool(kDevice, kAtCable);
+  const auto free_memory = [&] {
+    return run_patiently({driver_app(), "free_memory"}, over_cable(pool)).output;
+  };
+  const std::string free_before = free_memory();
+  const unsigned wanted = number_in("CUTS", 3), seed = number_in("SEED", 1);
+  std::mt19937 random(seed);
+  size_t sessions = occurrences(pool.poold().log(), "session_running");
+  unsigned breaks = 0;
+  while (breaks < wanted) {
+    const unsigned breaks_before = breaks;
+    for (const auto& program : kSteadyPrograms) {
+      if (is_left_out(program) || breaks >= wanted) continue;
+      const Finished& direct = directly(pool, program);
+      Process app(words_of(program), over_cable(pool));
+      breaks += pull_cable_until_end(app, pool, ++sessions, random);
+      std::printf("%u broken connections after %s\n", breaks, program.front().c_str());
+      std::fflush(stdout);
+      INFO(program.front() << " with seed " << seed << " after " << breaks << " breaks");
+      INFO("directly: " << direct.output << "\nthrough poold: " << app.output());
+      INFO("poold: " << end_of_log(pool));
+      CHECK(app.wait() == direct.status);
+      CHECK(without_notices(app.output()) == direct.output);
+    }
+    REQUIRE(breaks > breaks_before);
+  }
+  CHECK(eventually([&] { return free_memory() == free_before; }, kLongPatience));
 }
 
 TEST_CASE("a client that returns without rdma is refused with the reason") {
