@@ -197,10 +197,10 @@ bool MappedMemory::move_to_file() {
       if (!all_zero(bytes, page)) ok = write_file(file, bytes, page, at);
     }
     const int protection = state_ == State::at_home ? protection_of(home_access_) : PROT_NONE;
-    // The raw system call: for ThreadSanitizer, mmap() writes the mapped range, but here the bytes do not
-    // change for readers.
+    // The raw system call: for ThreadSanitizer mmap() writes the range, but for readers the bytes stay the
+    // same. Its offset has 64 bits, of which a variadic int would leave half undefined.
     if (ok && state_ == State::at_home)
-      ok = syscall(SYS_mmap, home, size, protection, MAP_SHARED | MAP_FIXED, file, 0) ==
+      ok = syscall(SYS_mmap, home, size, protection, MAP_SHARED | MAP_FIXED, file, off_t{0}) ==
            static_cast<long>(home_);
     if (!ok) mprotect(home, size, protection);
     moves_done.fetch_add(1);
