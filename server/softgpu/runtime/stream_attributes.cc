@@ -20,13 +20,24 @@ bool valid(const CUaccessPolicyWindow& window) {
          window.missProp != CU_ACCESS_PROPERTY_PERSISTING;
 }
 
+// Copies the fields but not the padding behind them, which may have bytes of earlier objects.
+void copy_fields(const CUaccessPolicyWindow& from, CUaccessPolicyWindow* to) {
+  to->base_ptr = from.base_ptr;
+  to->num_bytes = from.num_bytes;
+  to->hitRatio = from.hitRatio;
+  to->hitProp = from.hitProp;
+  to->missProp = from.missProp;
+}
+
 }  // namespace
 
 CUresult Stream::attribute(CUstreamAttrID attribute, CUstreamAttrValue* value) const {
   std::lock_guard guard(attributes_mutex_);
   CUstreamAttrValue found{};
   switch (static_cast<int>(attribute)) {
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: found.accessPolicyWindow = attributes_.window; break;
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      copy_fields(attributes_.window, &found.accessPolicyWindow);
+      break;
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: found.syncPolicy = attributes_.synchronization; break;
     case CU_LAUNCH_ATTRIBUTE_PRIORITY: found.priority = priority(); break;
 #if CUDA_VERSION >= 12000
