@@ -33,18 +33,20 @@ std::string shortened(const std::string& text, size_t most) {
 
 std::vector<std::string> wrapped(const std::string& text, size_t most) {
   std::vector<std::string> lines;
-  std::string rest = text;
-  while (characters(rest) > most) {
-    size_t end = 0, blank = 0;  // end of the characters that fit; last blank up to there
-    for (size_t count = 0; end < rest.size(); ++end) {
-      if (rest[end] == ' ') blank = end;
-      if (begins_character(rest[end]) && count++ == most) break;
+  for (size_t begin = 0;;) {
+    size_t end = begin, blank = begin;  // end of the characters that fit; last blank up to there
+    for (size_t count = 0; end < text.size(); ++end) {
+      if (text[end] == ' ') blank = end;
+      if (begins_character(text[end]) && count++ == most) break;
     }
-    lines.push_back(rest.substr(0, blank != 0 ? blank : end));
-    rest.erase(0, blank != 0 ? blank + 1 : end);
+    if (end == text.size()) {
+      lines.push_back(text.substr(begin));
+      return lines;
+    }
+    const bool at_blank = blank != begin;
+    lines.push_back(text.substr(begin, (at_blank ? blank : end) - begin));
+    begin = at_blank ? blank + 1 : end;
   }
-  lines.push_back(rest);
-  return lines;
 }
 
 void Table::add(std::vector<std::string> row) {
