@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kQuickUpload{50};
 
 bool BulkConnections::begin_opening() {
   const std::lock_guard lock(mutex_);
-  if (state_.load(std::memory_order_relaxed) != kClosed || preparing_ || parameters_.connections == 0)
+  if (state_.load(std::memory_order_relaxed) != kClosed || preparing_ || parameters_->connections == 0)
     return false;
   state_.store(kOpening, std::memory_order_release);
   return true;
@@ -74,15 +74,14 @@ void BulkConnections::add(std::vector<std::unique_ptr<Link>> links) {
 }
 
 void BulkConnections::open() {
-  const Parameters parameters = this->parameters();
-  auto opened = open_all(parameters, resume_);
+  auto opened = open_all(*parameters(), resume_);
   const std::lock_guard lock(mutex_);
   add(std::move(opened));
   posted_.notify_all();
 }
 
 struct BulkConnections::Prepared {
-  Parameters parameters;
+  std::shared_ptr<const Parameters> parameters;
   std::optional<Reconnector::Terms> resume;
   std::vector<std::unique_ptr<Link>> links;
 };
@@ -90,7 +89,7 @@ struct BulkConnections::Prepared {
 std::shared_ptr<BulkConnections::Prepared> BulkConnections::prepare(Parameters parameters,
                                                                     Reconnector::Terms terms) {
   auto prepared = std::make_shared<Prepared>();
-  prepared->parameters = std::move(parameters);
+  prepared->parameters = std::make_shared<const Parameters>(std::move(parameters));
   prepared->resume = std::move(terms);
   {
     std::unique_lock lock(mutex_);
@@ -98,7 +97,7 @@ std::shared_ptr<BulkConnections::Prepared> BulkConnections::prepare(Parameters p
     posted_.wait(lock, [this] { return state_.load() != kOpening; });
   }
   if (state_.load() != kReady) return prepared;
-  prepared->links = open_all(prepared->parameters, prepared->resume);
+  prepared->links = open_all(*prepared->parameters, prepared->resume);
   if (!prepared->links.empty()) return prepared;
   stay(prepared);
   return nullptr;
@@ -154,8 +153,8 @@ Result<std::unique_ptr<BulkConnections::Link>> BulkConnections::open_one(
       Clock::now() + parameters.options.connect_timeout + parameters.options.dead_peer_timeout;
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
-  hello.session_id = parameters.session_id;
-  hello.bulk_token = parameters.token;
+  hello.session_id = parameters.peer_end.session_id;
+  hello.bulk_token = parameters.peer_end.token;
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   if (resume) hello.bulk_link = number;
   const auto reply = hello::exchange(**connection, hello, deadline);

@@ -7,7 +7,6 @@
 // order of the commands that announce them, on whichever connection is free. Thread-safe. A broken bulk
 // connection fails the session.
 #pragma once
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -46,33 +45,22 @@ class BulkConnections {
   struct Parameters {            // terms from the server's HelloReply
     transport::Endpoint server;  // a tcp address; options.rdma.use says whether to upgrade to RDMA
     transport::Options options;
-    std::string session_id;
-    std::string token;         // empty: the server accepts no bulk connections at all
     unsigned connections = 0;  // most that may be opened; 0: none
     compression::Policy compression = compression::Policy::off;
-    // For copies from other servers: the numeric address at which they reach this server, the version of the
-    // protocol between servers, and whether its connections to tls ports, or at its own, are encrypted.
-    std::optional<std::array<uint8_t, 16>> address = std::nullopt;
-    uint32_t peer_protocol = 0;
-    bool encrypts_peers = false;
-
-    PeerEnd peer_end() const {
-      return {.scheme = server.scheme,
-              .encrypts = encrypts_peers,
-              .address = address,
-              .port = server.port,
-              .session_id = session_id,
-              .token = token,
-              .protocol = peer_protocol};
-    }
+    // The session's id and token, and what copies between this server and others need. Without a token the
+    // server accepts no bulk connections at all.
+    PeerEnd peer_end = {};
   };
   BulkConnections(Receiver& receiver, std::function<void(Error)> failed)
       : receiver_(receiver), failed_(std::move(failed)) {}
 
-  void configure(Parameters parameters) { parameters_ = std::move(parameters); }
+  void configure(Parameters parameters) {
+    parameters_ = std::make_shared<const Parameters>(std::move(parameters));
+  }
   // The connections can be resumed, with these terms but for server, options and number. Call before ready().
   void resume_with(Reconnector::Terms terms) { resume_ = std::move(terms); }
-  Parameters parameters() const {
+  // The present server's. Never null; the object stays as it is when the session moves.
+  std::shared_ptr<const Parameters> parameters() const {
     const std::lock_guard lock(mutex_);
     return parameters_;
   }
@@ -129,7 +117,7 @@ class BulkConnections {
 
   Receiver& receiver_;
   const std::function<void(Error)> failed_;
-  Parameters parameters_;
+  std::shared_ptr<const Parameters> parameters_ = std::make_shared<const Parameters>();
   std::optional<Reconnector::Terms> resume_;
   enum State : int { kClosed, kOpening, kReady, kUnusable };
   std::atomic<int> state_{kClosed};

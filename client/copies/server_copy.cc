@@ -106,13 +106,13 @@ CUresult relay(const CopyBox& box, CUstream source, CUstream target) {
 }
 
 // Copies treat two sessions of one poold like sessions of different ones.
-PeerRoute route_between(const BulkConnections::Parameters& from, const BulkConnections::Parameters& to) {
-  return choose_peer_route(from.peer_end(), to.peer_end(), false);
+PeerRoute route_between(Session& from, Session& to) {
+  return choose_peer_route(from.links().parameters()->peer_end, to.links().parameters()->peer_end, false);
 }
 
 // Fills in all but the copy's number and key.
 wire::PeerTarget target_of(const BulkConnections::Parameters& parameters, PeerRoute route) {
-  wire::PeerTarget target = make_peer_target(parameters.peer_end(), route);
+  wire::PeerTarget target = make_peer_target(parameters.peer_end, route);
   target.rdma = parameters.options.rdma.use != transport::RdmaOptions::Use::never;
   return target;
 }
@@ -123,18 +123,18 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
   Session& from = *box.from.context->session;
   Session& to = *box.to.context->session;
   const std::scoped_lock one_at_a_time(from.peer_copy(), to.peer_copy());
-  const BulkConnections::Parameters receiver = to.links().parameters();
-  const PeerRoute route = route_between(from.links().parameters(), receiver);
+  const auto receiver = to.links().parameters();
+  const PeerRoute route = route_between(from, to);
   if (!is_usable(route)) return false;  // a session has just moved
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
     return wire::BulkCopy{
         cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
   };
-  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(receiver, route)};
+  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(*receiver, route)};
   *result = to.post(wire::Command::bulk_to_device, box.to.context,
                     rows(target, to_address + part.device, box.to.pitch), &copy.target.copy);
   if (*result != CUDA_SUCCESS) return true;
-  copy.target.key = peers::copy_key(receiver.token, copy.target.copy);
+  copy.target.key = peers::copy_key(receiver->peer_end.token, copy.target.copy);
   wire::Buffer reply;
   const CUresult sent = from.call(wire::Command::copy_to_peer, box.from.context, copy, reply);
   if (sent == CUDA_SUCCESS) return true;
@@ -153,10 +153,8 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  if (!from.peers_reachable() ||
-      !is_usable(route_between(from.links().parameters(), box.to.context->session->links().parameters())))
-    return false;
-  if (const uint32_t version = from.links().parameters().peer_protocol;
+  if (!from.peers_reachable() || !is_usable(route_between(from, *box.to.context->session))) return false;
+  if (const uint32_t version = from.links().parameters()->peer_end.protocol;
       version != wire::kPeerProtocolVersion) {
     from.set_peers_unreachable();
     log_debug(

@@ -4,7 +4,6 @@
 
 #include "client/process/identity.h"
 #include "client/process/process.h"
-#include "client/session/peer_address.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/driver/cuda_header.h"
 #include "protocol/peers/proof.h"
@@ -205,13 +204,7 @@ Result<void> Migrator::ask_to_adopt() {
 }
 
 Result<wire::PeerTarget> Migrator::target(const PeerEnd& source, bool same_server) const {
-  const PeerEnd end{.scheme = server_.scheme,
-                    .encrypts = reply_.encrypts_peers,
-                    .address = numeric_address(connection_->peer(), server_.host),
-                    .port = server_.port,
-                    .session_id = reply_.session_id,
-                    .token = reply_.bulk_token,
-                    .protocol = reply_.peer_protocol};
+  const PeerEnd end = make_peer_end(reply_, server_, connection_->peer());
   const PeerRoute route = choose_peer_route(source, end, same_server);
   if (!is_usable(route)) return no_route(route);
   wire::PeerTarget target = make_peer_target(end, route);

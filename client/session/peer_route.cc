@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "client/session/peer_address.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -16,6 +18,17 @@ PeerRoute route_by_encryption(const PeerEnd& source, const PeerEnd& target, bool
 }
 
 }  // namespace
+
+PeerEnd make_peer_end(const hello::HelloReply& reply, const transport::Endpoint& server,
+                      const std::string& peer) {
+  return {.scheme = server.scheme == "rdma" ? "tcp" : server.scheme,
+          .encrypts = reply.encrypts_peers,
+          .address = numeric_address(peer, server.host),
+          .port = server.port,
+          .session_id = reply.session_id,
+          .token = reply.bulk_token,
+          .protocol = reply.peer_protocol};
+}
 
 PeerRoute choose_peer_route(const PeerEnd& source, const PeerEnd& target, bool same_server) {
   const PeerRoute route = route_by_encryption(source, target, same_server);

@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 
+#include "protocol/control/hello_codec.h"
+#include "protocol/transport/transport.h"
 #include "protocol/wire/peers.h"
 
 namespace gpupool::client {
 
-// One of the two sessions, with the terms of its server's HelloReply.
+// One of the two sessions, with the terms of its server's HelloReply (make_peer_end()).
 struct PeerEnd {
   std::string scheme;     // of the server's port: "tcp" (also with rdma) or "tls"
   bool encrypts = false;  // HelloReply.encrypts_peers
@@ -22,6 +24,10 @@ struct PeerEnd {
   std::string token = {};  // HelloReply.bulk_token
   uint32_t protocol = 0;   // HelloReply.peer_protocol
 };
+
+// `server`: the address of the session's server. `peer`: Connection::peer() of a connection to it.
+PeerEnd make_peer_end(const hello::HelloReply& reply, const transport::Endpoint& server,
+                      const std::string& peer);
 
 enum class PeerRoute {
   plain,                  // to a tcp port, or between workers of one poold

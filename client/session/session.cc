@@ -10,7 +10,6 @@
 #include "client/process/identity.h"
 #include "client/process/log.h"
 #include "client/session/migrator.h"
-#include "client/session/peer_address.h"
 #include "client/session/quota_refusals.h"
 #include "protocol/calls/errors.h"
 #include "protocol/control/hello_exchange.h"
@@ -156,15 +155,11 @@ BulkConnections::Parameters Session::bulk_parameters(const hello::HelloReply& re
   transport::Endpoint bulk_server = server;
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";
   const unsigned requested = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
-  return {bulk_server,
-          bulk,
-          reply.session_id,
-          reply.bulk_token,
-          std::min(reply.bulk_connections, requested),
-          reply.takes_compressed ? settings_.compression : compression::Policy::off,
-          numeric_address(connection.peer(), bulk_server.host),
-          reply.peer_protocol,
-          reply.encrypts_peers};
+  return {.server = bulk_server,
+          .options = bulk,
+          .connections = std::min(reply.bulk_connections, requested),
+          .compression = reply.takes_compressed ? settings_.compression : compression::Policy::off,
+          .peer_end = make_peer_end(reply, server, connection.peer())};
 }
 
 Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const transport::Endpoint& server,

@@ -67,7 +67,7 @@ Result<void> Session::migrate(const std::string& address, uint64_t wish) {
     return Error{ErrorCode::refused, address + " has become the address of another server"};
   if (auto same = target.compare(offered_, driver_version_); !same)
     return Error{same.error().code, address + ": " + same.error().message};
-  const auto peer = target.target(links_.parameters().peer_end(), address == server());
+  const auto peer = target.target(links_.parameters()->peer_end, address == server());
   if (!peer) return Error{peer.error().code, address + ": " + peer.error().message};
   auto links =
       links_.prepare(bulk_parameters(target.reply(), target.server(), target.connection(), false),

@@ -91,6 +91,22 @@ TEST_CASE("bulk connections: introduce themselves with the session's id and toke
   }
 }
 
+TEST_CASE("bulk connections: share the server's terms, which stay as they are for a reader during a move") {
+  FakeWorker worker;
+  BulkConnections links(open_session(worker).receiver(), [](const Error&) {});
+  const auto terms_of = [](const std::string& token) {
+    BulkConnections::Parameters terms;
+    terms.peer_end.token = token;
+    return terms;
+  };
+  links.configure(terms_of("first"));
+  const auto first = links.parameters();
+  CHECK(links.parameters() == first);  // no copy for each part of a copy between servers
+  links.switch_to(links.prepare(terms_of("second"), {}));
+  CHECK(first->peer_end.token == "first");
+  CHECK(links.parameters()->peer_end.token == "second");
+}
+
 TEST_CASE("bulk connections: are opened in the background at first use") {
   FakeWorker worker;
   offer_bulk(worker, 1);

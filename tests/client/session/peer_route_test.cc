@@ -1,5 +1,5 @@
-// Tests which server may send memory directly to which: each row of the rule, and each fact that the target
-// needs.
+// Tests which server may send memory directly to which: each row of the rule, each fact that the target
+// needs, and how a server's hello describes it.
 #include "client/session/peer_route.h"
 
 #include <algorithm>
@@ -113,6 +113,33 @@ TEST_CASE("peer route: the source needs neither an address nor a token") {
   CHECK(choose_peer_route({.scheme = "tcp"}, end("tcp", false), kOtherServer) == PeerRoute::plain);
   CHECK(choose_peer_route({.scheme = "tls", .encrypts = true}, end("tls", true), kOtherServer) ==
         PeerRoute::encrypted);
+}
+
+TEST_CASE("peer route: a session's end is described by its hello and the address that was reached") {
+  hello::HelloReply reply;
+  reply.session_id = std::string(16, 'i');
+  reply.bulk_token = "token";
+  reply.peer_protocol = wire::kPeerProtocolVersion;
+  const auto described = [&](const std::string& scheme, const std::string& peer) {
+    return make_peer_end(reply, {scheme, "gpu.example", 9700}, peer);
+  };
+  for (const bool encrypts : {false, true}) {
+    reply.encrypts_peers = encrypts;
+    const PeerEnd made = described("tls", "192.0.2.7:40000");
+    CHECK(made.scheme == "tls");
+    CHECK(made.encrypts == encrypts);
+    REQUIRE(made.address);
+    CHECK(std::equal(made.address->begin() + 12, made.address->end(),
+                     std::initializer_list<uint8_t>{192, 0, 2, 7}.begin()));
+    CHECK(made.port == 9700);  // of the address that the user has named
+    CHECK(made.session_id == reply.session_id);
+    CHECK(made.token == "token");
+    CHECK(made.protocol == wire::kPeerProtocolVersion);
+  }
+  CHECK(described("tcp", "192.0.2.7:9700").scheme == "tcp");
+  CHECK(described("rdma", "192.0.2.7:9700").scheme == "tcp");  // servers connect to the tcp port
+  CHECK(described("shm", "@gpupool").scheme == "shm");
+  CHECK_FALSE(described("tcp", "@gpupool").address);
 }
 
 TEST_CASE("peer route: describes the target without the copy and its key") {
