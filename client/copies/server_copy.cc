@@ -140,7 +140,7 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
   if (sent == CUDA_SUCCESS) return true;
   (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.target.copy});
   if (sent == CUDA_ERROR_NOT_SUPPORTED) {
-    from.set_peers_unreachable();
+    from.set_peer_unreachable(to.server());
     log_debug(
         "server %s cannot reach %s: copies between them go through this program; see --peers of the first "
         "server's poold",
@@ -153,10 +153,11 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  if (!from.peers_reachable() || !is_usable(route_between(from, *box.to.context->session))) return false;
+  Session& to = *box.to.context->session;
+  if (!from.reaches_peer(to.server()) || !is_usable(route_between(from, to))) return false;
   if (const uint32_t version = from.links().parameters()->peer_end.protocol;
       version != wire::kPeerProtocolVersion) {
-    from.set_peers_unreachable();
+    from.set_peer_unreachable(to.server());  // so that this is logged once
     log_debug(
         "server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go "
         "through this program; use the same gpupool release",

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "client/copies/bulk_connections.h"
@@ -80,9 +81,16 @@ class Session {
   // Held by a copy from server to server, for both sessions: two copies in opposite directions, on one stream
   // of each server, would wait for each other.
   std::mutex& peer_copy() { return peer_copy_; }
-  // True until the server has failed to connect to another server.
-  bool peers_reachable() const { return reaches_peers_.load(std::memory_order_relaxed); }
-  void set_peers_unreachable() { reaches_peers_.store(false, std::memory_order_relaxed); }
+  // False once this session's server has failed to connect to the server with this address (server()). True
+  // again when this session has moved.
+  bool reaches_peer(const std::string& server) const {
+    const std::lock_guard lock(server_mutex_);
+    return !unreachable_peers_.contains(server);
+  }
+  void set_peer_unreachable(const std::string& server) {
+    const std::lock_guard lock(server_mutex_);
+    unreachable_peers_.insert(server);
+  }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Returned by all calls once the connection is lost.
   static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }
@@ -240,18 +248,18 @@ class Session {
   int driver_version_ = 0;
   std::atomic<const std::string*> server_;
   std::forward_list<std::string> server_names_;  // that server_ had after migrations; one thread migrates
-  mutable std::mutex server_mutex_;              // guards session_id_ to largest_image_
+  mutable std::mutex server_mutex_;              // guards session_id_ to unreachable_peers_
   std::string session_id_, resume_key_;
   std::chrono::milliseconds resume_timeout_{0};
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
+  std::set<std::string> unreachable_peers_;  // addresses of servers to which the present one cannot connect
   std::atomic<uint64_t> server_id_{0};
   std::atomic<bool> migrating_{false};
   std::atomic<bool> failed_{false};
   std::mutex closing_;
   std::optional<std::string> why_;  // the first error; guarded by closing_
   std::mutex peer_copy_;
-  std::atomic<bool> reaches_peers_{true};
   void (*host_callback_)(Session&, uint64_t, uint64_t, CUresult) = nullptr;
 };
 

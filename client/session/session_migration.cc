@@ -188,7 +188,10 @@ void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnection
   server_id_.store(target.reply().server_id, std::memory_order_relaxed);
   take_image_terms(target.reply());
   remember_home(target.reply());
-  reaches_peers_.store(true, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(server_mutex_);
+    unreachable_peers_.clear();
+  }
   links_.switch_to(links);
   reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options(), target.settings()),
                          target.take_connection());

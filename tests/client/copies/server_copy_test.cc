@@ -214,6 +214,22 @@ TEST_CASE("server copy: takes the way through the program for good if the server
   CHECK(from.count(Command::copy_to_peer) == 1);
 }
 
+TEST_CASE("server copy: a server that cannot be reached does not keep copies from another one") {
+  End from("a"), to("b"), other("c");
+  from.memory = pattern(100);
+  from.worker.answer(Command::copy_to_peer, "", CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(copy(from, line(from.at(kSource), to.at(kTarget), 100)) == CUDA_SUCCESS);
+  from.worker.answer(Command::copy_to_peer, "");
+  CHECK(copy(from, line(from.at(kSource), other.at(kTarget), 100)) == CUDA_SUCCESS);
+  CHECK(from.count(Command::copy_to_peer) == 2);
+  CHECK(other.count(Command::copy_to_device) == 0);
+  CHECK(copy(from, line(from.at(kSource), to.at(kTarget), 100)) == CUDA_SUCCESS);
+  CHECK(from.count(Command::copy_to_peer) == 2);
+  // The other direction has not been tried.
+  CHECK(copy(to, line(to.at(kSource), from.at(kTarget), 100)) == CUDA_SUCCESS);
+  CHECK(to.count(Command::copy_to_peer) == 1);
+}
+
 TEST_CASE("server copy: takes the way through the program once if the servers' connection breaks") {
   End from("a"), to("b");
   from.memory = pattern(100);

@@ -1,10 +1,12 @@
-// Tests what a session answers when its server asks it to move to another one, with fake workers as both. In
-// child processes, because a process connects once.
+// Tests what a session answers when its server asks it to move to another one, with fake workers as both, and
+// that a move counts for copies between servers. In child processes, because a process connects once.
+#include "client/copies/server_copy.h"
 #include "client/process/process.h"
 #include "client/session/session.h"
 #include "protocol/wire/migration.h"
 #include "protocol/wire/reader.h"
 #include "tests/client/child.h"
+#include "tests/client/fake_session.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/fake_worker.h"
@@ -24,16 +26,30 @@ std::string text_body(const std::string& text) {
   return bytes_of(static_cast<uint32_t>(text.size())) + text;
 }
 
-std::unique_ptr<FakeWorker> make_server(const Authority& authority, bool encrypts_peers) {
-  const auto files = authority.sign("server", "IP:127.0.0.1");
-  auto server = std::make_unique<FakeWorker>(
-      transport::TlsOptions{.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
+// A server that sends to others and to which sessions can move.
+std::unique_ptr<FakeWorker> make_server(const transport::TlsOptions& tls = {}) {
+  auto server = std::make_unique<FakeWorker>(tls);
   server->offer.session_id = std::string(16, 'i');
   server->offer.bulk_token = std::string(32, 't');
   server->offer.resume_timeout_ms = 60'000;
   server->offer.peer_protocol = wire::kPeerProtocolVersion;
+  return server;
+}
+
+std::unique_ptr<FakeWorker> make_server(const Authority& authority, bool encrypts_peers) {
+  const auto files = authority.sign("server", "IP:127.0.0.1");
+  auto server = make_server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
   server->offer.encrypts_peers = encrypts_peers;
   return server;
+}
+
+// Has the source hand its session over to the target when the client asks for it.
+void let_move(FakeWorker& source, FakeWorker& target) {
+  target.ignore(Command::adopt_session);
+  source.on(Command::migrate_session, [&](const ReceivedCommand& command) {
+    target.reply(wire::kAdoptSequence, bytes_of(wire::AdoptedSession{command.header.sequence}));
+    source.reply(command.header.sequence);
+  });
 }
 
 // Asks the session of this process to move to the other server. Returns the reason of its answer.
@@ -92,4 +108,42 @@ TEST_CASE("session: moves between tls ports only if both servers can encrypt it,
   expect(true, true, "told to begin");
   expect(false, true, "the source's worker cannot encrypt the migration: it is of an older release");
   expect(true, false, "the target's worker cannot encrypt the migration: it is of an older release");
+}
+
+TEST_CASE("session: is copied to directly again when it has moved from a server that was not reached") {
+  const Environment environment{{"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_SHM", "0"}};
+  const auto got = in_child(environment, []() -> std::string {
+    FakeWorker& source = *make_server().release();  // sessions are never closed
+    FakeWorker& unreachable = *make_server().release();
+    FakeWorker& reachable = *make_server().release();
+    constexpr uint64_t kBytes = 100;
+    source.on(Command::copy_from_device, [&](const ReceivedCommand& command) {
+      source.send(wire::MessageKind::device_data, command.header.sequence,
+                  bytes_of(wire::DeviceData{0}) + std::string(kBytes, 'x'));
+      source.reply(command.header.sequence);
+    });
+    let_move(unreachable, reachable);
+    ::setenv("GPUPOOL", (source.url() + "," + unreachable.url()).c_str(), 1);
+    if (initialise() != CUDA_SUCCESS) return "cannot connect";
+    Context &from = make_context(*sessions()[0]), &to = make_context(*sessions()[1]);
+    const CopyBox box{{true, 0x10000, 0, 0, &from}, {true, 0x20000, 0, 0, &to}, kBytes, 1, 1};
+    std::string ports;  // to which the source was asked to send after each copy
+    const auto copy_with = [&](CUresult answer) {
+      source.answer(Command::copy_to_peer, "", answer);
+      if (copy_between_servers(from, nullptr, box, true) != CUDA_SUCCESS) ports += " failed";
+      for (const auto& asked : source.received(Command::copy_to_peer)) {
+        const uint16_t port = asked.as<wire::CopyToPeer>().target.port;
+        ports += port == unreachable.endpoint().port ? " old" : " new";
+      }
+      ports += ";";
+    };
+    copy_with(CUDA_ERROR_NOT_SUPPORTED);
+    copy_with(CUDA_SUCCESS);  // the source is not asked again
+    const auto moved = sessions()[1]->migrate(reachable.url(), 0);
+    if (!moved) return moved.error().message;
+    copy_with(CUDA_SUCCESS);
+    return ports;
+  });
+  INFO(got.errors);
+  CHECK(got.result == " old; old; old new;");
 }
