@@ -142,59 +142,86 @@ size_t LeaseLedger::grants() const {
   return all;
 }
 
+// The beginning or the end of a grant's use of one GPU.
+struct LeaseLedger::Change {
+  int64_t at;
+  bool begins;
+  const Key* lease;
+  Use use;
+  bool operator<(const Change& other) const {
+    return std::tie(at, begins) < std::tie(other.at, other.begins);
+  }
+};
+
+// Returns the grant's use by GPU. If it has several shares of one GPU, they count together.
+std::map<std::string, LeaseLedger::Use> LeaseLedger::uses_of(const Grant& grant) const {
+  std::map<std::string, Use> uses;
+  for (const lease::Share& share : grant.shares) {
+    const auto gpu = memory_.find(share.gpu_uuid());
+    const uint64_t all = gpu == memory_.end() ? 0 : gpu->second;
+    Use& use = uses[share.gpu_uuid()];
+    use.milli += share.compute_milli();
+    use.bytes += share.memory_bytes() == 0 ? all : share.memory_bytes();
+  }
+  return uses;
+}
+
 void LeaseLedger::find_double_grants(const std::map<Key, std::vector<Grant>>& grants,
                                      std::vector<std::string>& found) const {
-  struct Change {
-    int64_t at;
-    bool begins;
-    const Key* lease;
-    const lease::Share* share;
-    bool operator<(const Change& other) const {
-      return std::tie(at, begins) < std::tie(other.at, other.begins);
-    }
-  };
   std::map<std::string, std::vector<Change>> by_gpu;
   for (const auto& [key, all] : grants) {
     for (const Grant& grant : all) {
-      if (grant.end && *grant.end <= grant.issued) continue;
-      for (const lease::Share& share : grant.shares) {
-        by_gpu[share.gpu_uuid()].push_back({grant.issued, true, &key, &share});
-        // The scheduler stamps tokens with the start of its turn, so the end of the previous lease, which
-        // allows the grant, may be logged slightly later.
-        if (grant.end)
-          by_gpu[share.gpu_uuid()].push_back(
-              {std::max(grant.issued, *grant.end - kSchedulersTurn), false, &key, &share});
+      // The scheduler stamps tokens with the start of its turn, so the end of the previous lease, which
+      // allows the grant, may be logged slightly later.
+      const auto end = grant.end ? std::optional(*grant.end - kSchedulersTurn) : std::nullopt;
+      if (end && *end <= grant.issued) continue;
+      for (const auto& [uuid, use] : uses_of(grant)) {
+        by_gpu[uuid].push_back({grant.issued, true, &key, use});
+        if (end) by_gpu[uuid].push_back({*end, false, &key, use});
       }
     }
   }
   for (auto& [uuid, changes] : by_gpu) {
-    const auto gpu = memory_.find(uuid);
-    if (gpu == memory_.end()) {
-      found.push_back("lease of unknown GPU " + uuid);
+    std::sort(changes.begin(), changes.end());  // at equal times ends come before beginnings
+    find_double_grants_of(uuid, changes, found);
+  }
+}
+
+void LeaseLedger::find_double_grants_of(const std::string& uuid, const std::vector<Change>& changes,
+                                        std::vector<std::string>& found) const {
+  const auto gpu = memory_.find(uuid);
+  if (gpu == memory_.end()) {
+    found.push_back("lease of unknown GPU " + uuid);
+    return;
+  }
+  // By lease. One that comes back before its node knows that it has left has two grants there, but uses the
+  // GPU once.
+  std::map<std::string, std::vector<Use>> live;
+  const auto total = [&] {
+    Use all;
+    for (const auto& [lease, uses] : live) {
+      const auto larger = [&](uint64_t Use::*amount) { return std::ranges::max(uses, {}, amount).*amount; };
+      all.milli += larger(&Use::milli), all.bytes += larger(&Use::bytes);
+    }
+    return all;
+  };
+  for (const Change& change : changes) {
+    const std::string& lease = change.lease->second;
+    if (!change.begins) {
+      std::vector<Use>& uses = live.at(lease);
+      uses.erase(std::find(uses.begin(), uses.end(), change.use));
+      if (uses.empty()) live.erase(lease);
       continue;
     }
-    std::sort(changes.begin(), changes.end());  // at equal times ends come before beginnings
-    uint64_t milli = 0, bytes = 0;
-    // A lease that comes back before its node knows that it has left has two grants there, but one share.
-    std::map<std::string, int> live;  // grants by lease
-    for (const Change& change : changes) {
-      const uint64_t its_bytes =
-          change.share->memory_bytes() == 0 ? gpu->second : change.share->memory_bytes();
-      if (!change.begins) {
-        if (--live[change.lease->second] != 0) continue;
-        milli -= change.share->compute_milli(), bytes -= its_bytes;
-        live.erase(change.lease->second);
-        continue;
-      }
-      if (++live[change.lease->second] != 1) continue;
-      milli += change.share->compute_milli(), bytes += its_bytes;
-      if (milli <= kWhole && bytes <= gpu->second) continue;
-      std::string names;
-      for (const auto& [lease, grants_of_it] : live) names += " " + lease.substr(0, 8);
-      found.push_back("GPU " + uuid + " of " + change.lease->first + " was granted twice at " +
-                      std::to_string(change.at) + ": " + std::to_string(milli) + " thousandths and " +
-                      std::to_string(bytes) + " of " + std::to_string(gpu->second) + " bytes, to" + names);
-    }
+    const Use before = total();
+    live[lease].push_back(change.use);
+    const Use now = total();
+    if (now == before || (now.milli <= kWhole && now.bytes <= gpu->second)) continue;
+    std::string names;
+    for (const auto& [one, uses] : live) names += " " + one.substr(0, 8);
+    found.push_back("GPU " + uuid + " of " + change.lease->first + " was granted twice at " +
+                    std::to_string(change.at) + ": " + std::to_string(now.milli) + " thousandths and " +
+                    std::to_string(now.bytes) + " of " + std::to_string(gpu->second) + " bytes, to" + names);
   }
 }
 

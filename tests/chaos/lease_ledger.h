@@ -67,14 +67,22 @@ class LeaseLedger {
     std::optional<int64_t> end;
     std::vector<lease::Share> shares;
   };
+  struct Use {  // of one GPU
+    uint64_t milli = 0, bytes = 0;
+    bool operator==(const Use&) const = default;
+  };
+  struct Change;
   using Key = std::pair<std::string, std::string>;  // (node, lease)
 
   void ends_lease(const Key& key, uint64_t last_serial, int64_t at);
   void is_gone(const Key& key, int64_t at);
   bool in_use(const Key& key) const;
   std::vector<Grant> grants_of(const OnNode& known) const;
+  std::map<std::string, Use> uses_of(const Grant& grant) const;
   void find_double_grants(const std::map<Key, std::vector<Grant>>& grants,
                           std::vector<std::string>& found) const;
+  void find_double_grants_of(const std::string& uuid, const std::vector<Change>& changes,
+                             std::vector<std::string>& found) const;
   void find_sessions_without_lease(const std::map<Key, std::vector<Grant>>& grants,
                                    std::vector<std::string>& found) const;
   void find_new_processes(const std::map<Key, std::vector<Grant>>& grants,

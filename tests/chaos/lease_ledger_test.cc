@@ -29,18 +29,21 @@ struct Pool {
     ledger.gpu(kOther, kMemory);
     log(0, R"("event":"scheduler_attends","boot":")" + boot('A') + "\"");
   }
+  // `times`: the number of such shares of the GPU in one token.
   void grant(char which, double seconds, uint32_t milli, uint64_t bytes, char to = 'A',
-             const std::string& gpu = kGpu) {
+             const std::string& gpu = kGpu, int times = 1) {
     lease::Lease lease;
     lease.set_id(std::string(16, which));
     lease.set_node(node);
     lease.set_serial(++serial);
     lease.set_boot(std::string(16, to));
     lease.set_issued_ms(kStart + static_cast<int64_t>(seconds * 1000));
-    lease::Share& share = *lease.add_shares();
-    share.set_gpu_uuid(gpu);
-    share.set_compute_milli(milli);
-    share.set_memory_bytes(bytes);
+    for (int i = 0; i < times; ++i) {
+      lease::Share& share = *lease.add_shares();
+      share.set_gpu_uuid(gpu);
+      share.set_compute_milli(milli);
+      share.set_memory_bytes(bytes);
+    }
     ledger.token(lease);
   }
   void log(int second, const std::string& what) {
@@ -108,6 +111,44 @@ TEST_CASE("the ledger finds compute or memory that is granted twice") {
   CHECK(pool.found() == 1);
 }
 
+TEST_CASE("the ledger counts all shares of a GPU in one lease, which a scheduler must not grant") {
+  Pool pool;
+  const auto grant_two = [&](double seconds, uint32_t milli, uint64_t bytes) {
+    pool.grant('a', seconds, milli, bytes, 'A', kGpu, 2);
+  };
+  SECTION("too much compute") {
+    grant_two(1, 501, 1);
+    CHECK(pool.found() == 1);
+  }
+  SECTION("too much memory") {
+    grant_two(1, 1, kMemory / 2 + 1);
+    CHECK(pool.found() == 1);
+  }
+  SECTION("all of its memory twice") {
+    grant_two(1, 1, 0);
+    CHECK(pool.found() == 1);
+  }
+  SECTION("too much beside another lease") {
+    grant_two(1, 300, 1);
+    pool.grant('b', 2, 401, 1);
+    CHECK(pool.found() == 1);
+  }
+  SECTION("also while the lease has two grants on its node, until both have ended") {
+    grant_two(1, 300, 1);
+    ++pool.serial;  // of the token for the other node
+    grant_two(4, 300, 1);
+    pool.grant('b', 5, 400, 1);
+    const uint64_t last = std::exchange(pool.serial, 1);
+    pool.left(6, 'a');
+    pool.serial = last;
+    pool.grant('c', 7, 1, 1);
+    CHECK(pool.found() == 1);
+    pool.event(8, "lease_ends", 'a');
+    pool.grant('d', 9, 599, 1);
+    CHECK(pool.found() == 1);
+  }
+}
+
 TEST_CASE("shares of a poold are free only after it has ended") {
   Pool pool;
   pool.grant('a', 1, 1000, 0);
@@ -165,6 +206,14 @@ TEST_CASE("a share may be granted again in the scheduler turn that reads its rel
     pool.grant('b', early ? 5.980 : 5.995, 1000, kMemory);  // grants have the time at which the turn began
     CHECK(pool.found() == (early ? 1 : 0));
   }
+}
+
+TEST_CASE("a lease that ends within the scheduler turn of its grant takes no share") {
+  Pool pool;
+  pool.grant('a', 1, 1000, 0);
+  pool.grant('b', 5.995, 1000, 0);
+  pool.event(6, "lease_ends", 'b');
+  CHECK(pool.ledger.violations() == std::vector<std::string>{});
 }
 
 namespace {
