@@ -16,18 +16,15 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPollInterval{20};  // without inotify
-// With inotify, which reports nothing if another kernel changes the folder: NFS, folders that a host shares
-// with a virtual machine.
-constexpr milliseconds kLongestWait{200};
 // pool-lease renames each version into place; at its end it removes the file and the folder.
 constexpr uint32_t kChanges = IN_MOVED_TO | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF;
 
 class FolderWatch {
  public:
-  FolderWatch(const std::string& folder, int (*start_inotify)(int))
-      : inotify_(start_inotify(IN_NONBLOCK | IN_CLOEXEC)) {
+  FolderWatch(const std::string& folder, const Inotify& inotify)
+      : inotify_(inotify.start(IN_NONBLOCK | IN_CLOEXEC)), longest_wait_(inotify.longest_wait) {
     if (inotify_ >= 0 &&
-        ::inotify_add_watch(inotify_, folder.c_str(), kChanges | IN_ONLYDIR | IN_DONT_FOLLOW) < 0)
+        inotify.add_watch(inotify_, folder.c_str(), kChanges | IN_ONLYDIR | IN_DONT_FOLLOW) < 0)
       stop();
   }
   ~FolderWatch() { stop(); }
@@ -37,7 +34,7 @@ class FolderWatch {
   // Blocks until the folder has changed since the last call, or since the constructor's; at most until the
   // deadline. May return sooner.
   void wait(Clock::time_point deadline) {
-    const auto until = std::min(deadline, Clock::now() + (inotify_ < 0 ? kPollInterval : kLongestWait));
+    const auto until = std::min(deadline, Clock::now() + (inotify_ < 0 ? kPollInterval : longest_wait_));
     if (inotify_ < 0) return std::this_thread::sleep_until(until);
     pollfd changes{inotify_, POLLIN, 0};
     int ready;
@@ -61,21 +58,22 @@ class FolderWatch {
   }
 
   int inotify_;
+  const milliseconds longest_wait_;
 };
 
 }  // namespace
 
 Result<std::vector<LeasedServer>> await_named_servers(const std::string& text, const LeaseCondition& holds,
                                                       milliseconds limit) {
-  return await_named_servers(text, holds, limit, ::inotify_init1);
+  return await_named_servers(text, holds, limit, {::inotify_init1, ::inotify_add_watch});
 }
 
 Result<std::vector<LeasedServer>> await_named_servers(const std::string& text, const LeaseCondition& holds,
-                                                      milliseconds limit, int (*start_inotify)(int)) {
+                                                      milliseconds limit, const Inotify& inotify) {
   if (!text.starts_with(kLeaseScheme)) return named_servers(text);
   const auto deadline = Clock::now() + limit;
   // The watch begins before the first reading, so that no change between the two is missed.
-  FolderWatch watch(lease_folder(text.substr(kLeaseScheme.size())), start_inotify);
+  FolderWatch watch(lease_folder(text.substr(kLeaseScheme.size())), inotify);
   while (true) {
     const bool last = Clock::now() >= deadline;
     auto servers = named_servers(text);

@@ -2,11 +2,13 @@
 // lease moves before pool-lease hears of the move and writes it.
 //
 // Used by the client library (client/process/process.h). Any thread; blocks up to the limit. Watches the
-// file's folder with inotify, because each version is a new file; where inotify is not available (the kernel
-// limits its instances for each user, and sandboxes may forbid it), reads the file again at short intervals.
-// A child that the program forks meanwhile keeps the descriptor until it calls exec or ends.
+// file's folder with inotify, because each version is a new file, and reads the file again now and then, in
+// case inotify reports nothing. Where inotify is not available (the kernel limits its instances for each
+// user, and sandboxes may forbid it), reads the file at short intervals. A child that the program forks
+// meanwhile keeps the descriptor until it calls exec or ends.
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,9 +25,17 @@ using LeaseCondition = std::function<bool(const std::vector<LeasedServer>&)>;
 // returned at once.
 Result<std::vector<LeasedServer>> await_named_servers(const std::string& text, const LeaseCondition& holds,
                                                       std::chrono::milliseconds limit);
-// For tests: with a replacement of inotify_init1().
+
+// The calls with which a folder is watched, which tests replace.
+struct Inotify {
+  int (*start)(int flags);                                            // inotify_init1()
+  int (*add_watch)(int descriptor, const char* path, uint32_t mask);  // inotify_add_watch()
+  // Longest time between two readings of the file. Inotify reports nothing if another kernel changes the
+  // folder: NFS, folders that a host shares with a virtual machine.
+  std::chrono::milliseconds longest_wait{200};
+};
 Result<std::vector<LeasedServer>> await_named_servers(const std::string& text, const LeaseCondition& holds,
                                                       std::chrono::milliseconds limit,
-                                                      int (*start_inotify)(int));
+                                                      const Inotify& inotify);
 
 }  // namespace gpupool::client
