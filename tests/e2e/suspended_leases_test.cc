@@ -1,4 +1,6 @@
 // Leases that the scheduler of a whole pool suspends and resumes while their programs run.
+#include <signal.h>
+
 #include <fstream>
 
 #include "tests/e2e/leased_program.h"
@@ -112,6 +114,46 @@ TEST_CASE("a program that starts under a suspended lease waits until it is resum
   const std::string audited = content_of(audit);
   CHECK(has(audited, "session_started"));
   CHECK_FALSE(has(audited, "denied"));
+}
+
+TEST_CASE("a session is suspended while its program connects to another server of the lease") {
+  const TemporaryFolder folder;
+  const std::string begin = folder.path() / "begin";
+  SuspendingPool pool;
+  const std::string script =
+      "until [ -e " + begin + " ]; do sleep 0.1; done; exec " + driver_app() + " leased_work 3 1 7 10";
+  Process app(pool.command({"--gpus", "4"}, {"/bin/sh", "-c", script}),
+              {{"GPUPOOL_CONNECT_TIMEOUT_MS", "60000"}});
+  REQUIRE(eventually([&] { return json_of(pool, {"leases"}).size() == 1; }, kLongPatience));
+  const Json lease = json_of(pool, {"leases"})[0];
+  REQUIRE(lease["parts"].size() == 2);
+  const bool in_order = lease["parts"][0]["node"] == "one";
+  Pool& first = in_order ? pool.first() : pool.second();
+  Pool& other = in_order ? pool.second() : pool.first();
+  // The other server accepts the program's connection, and answers when its workers go on.
+  REQUIRE(eventually([&] { return json_in(pool_admin(other, {"health"}))["workers_idle"] == kIdleWorkers; },
+                     kLongPatience));
+  const std::vector<pid_t> idle = other.poold().workers();
+  for (const pid_t worker : idle) REQUIRE(::kill(worker, SIGSTOP) == 0);
+  std::ofstream(begin) << "begin";
+  REQUIRE(eventually([&] { return sessions_of(other).size() == 1; }, kLongPatience));
+  const std::string id = lease["id"];
+  INFO(pool.pool_admin({"policy", "set", "suspend=120"}));
+  INFO(pool.pool_admin({"suspend", id}));
+  REQUIRE(eventually(
+      [&] {
+        const Json seen = sessions_of(first);
+        return seen.size() == 1 && seen[0]["state"] == "suspended";
+      },
+      kLongPatience));
+  CHECK(pool.leases_in("suspending").size() == 1);
+  for (const pid_t worker : idle) ::kill(worker, SIGCONT);
+  REQUIRE(pool.await_in("suspended"));
+  CHECK_FALSE(has(app.output(), "working"));
+  INFO(pool.pool_admin({"resume", id}));
+  CHECK(pool.await_running(1));
+  expect_success(app, "working");
+  CHECK(pool.is_idle());
 }
 
 TEST_CASE("a preempted program whose lease cannot be suspended ends with the reason") {
