@@ -199,7 +199,7 @@ SCENARIO(copies_of_another_device) {
     OK(cuMemsetD8Async(b.memory, 9, bytes / 2, a.stream));
     OK(cuMemcpyDtoHAsync(pinned, b.memory, bytes, a.stream));
     OK(cuStreamSynchronize(a.stream));
-    EXPECT(std::all_of(pinned, pinned + bytes / 2, [](uint8_t byte) { return byte == 9; }));
+    EXPECT(holds_only(pinned, bytes / 2, 9));
     EXPECT(std::memcmp(pinned + bytes / 2, other.data() + bytes / 2, bytes - bytes / 2) == 0);
   }
   OK(cuMemsetD8(b.memory, 5, kBytes));

@@ -258,24 +258,40 @@ SCENARIO(pinned_copies_of_every_shape) {
   }
 }
 
-// [bytes, a multiple of 8]: copies pageable memory, then the same memory pinned, which needs only one buffer.
+// [bytes, a multiple of 64 KiB]: copies pageable memory, then the same memory pinned, which needs only one
+// buffer.
 SCENARIO(copies_of_one_size) {
-  const size_t bytes = std::stoull(arguments.at(0)), words = bytes / 8;
+  constexpr size_t kBlock = 64u << 10;
+  const size_t bytes = std::stoull(arguments.at(0));
+  EXPECT(bytes % kBlock == 0);
   Device device;
   const CUdeviceptr there = device_memory(bytes);
-  const std::unique_ptr<uint64_t[]> memory(new uint64_t[words]);
+  const std::unique_ptr<uint8_t[]> memory(new uint8_t[bytes]);
   const CUstream own = stream();
-  uint64_t seed = 0;
-  const auto value = [&](size_t word) { return (word + seed) * 0x9e3779b97f4a7c15; };
+  // Every block begins with a number of its own, so that none can take another's place, and continues with
+  // the pattern from another byte on. Filling and comparing single words would take longer than the copies.
+  const auto data = pattern(2 * kBlock, 11);
+  uint64_t round = 0, number = 0;
+  const auto number_of = [&](size_t at) { return round << 32 | at / kBlock; };
+  const auto content = [&] { return data.data() + number * sizeof number % kBlock; };
   const auto round_trip = [&] {
-    ++seed;
-    for (size_t i = 0; i < words; ++i) memory[i] = value(i);
+    ++round;
+    for (size_t at = 0; at < bytes; at += kBlock) {
+      number = number_of(at);
+      std::memcpy(&memory[at], content(), kBlock);
+      std::memcpy(&memory[at], &number, sizeof number);
+    }
     OK(cuMemcpyHtoDAsync(there, memory.get(), bytes, own));
     OK(cuStreamSynchronize(own));
     std::memset(memory.get(), 0, bytes);
     OK(cuMemcpyDtoHAsync(memory.get(), there, bytes, own));
     OK(cuStreamSynchronize(own));
-    for (size_t i = 0; i < words; ++i) EXPECT(memory[i] == value(i));
+    for (size_t at = 0; at < bytes; at += kBlock) {
+      number = number_of(at);
+      EXPECT(std::memcmp(&memory[at], &number, sizeof number) == 0);
+      EXPECT(std::memcmp(&memory[at + sizeof number], content() + sizeof number, kBlock - sizeof number) ==
+             0);
+    }
   };
   round_trip();
   OK(cuMemHostRegister(memory.get(), bytes, 0));

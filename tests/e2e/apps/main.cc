@@ -58,14 +58,25 @@ CUfunction Kernels::function(const char* name) const {
   return found;
 }
 
+// Makes eight bytes at a time: scenarios need hundreds of megabytes, and are compiled without optimisation.
 std::vector<uint8_t> pattern(size_t bytes, uint32_t seed) {
   std::vector<uint8_t> made(bytes);
-  uint32_t state = seed * 2654435761u + 12345;
-  for (uint8_t& byte : made) {
-    state = state * 1664525u + 1013904223u;
-    byte = static_cast<uint8_t>(state >> 24);
+  uint8_t* const to = made.data();
+  uint64_t state = seed * 0x9e3779b97f4a7c15u + 12345, word = 0;
+  for (size_t at = 0; at < bytes; at += sizeof word) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    word = state ^ state >> 32;  // the low bits of `state` repeat soon
+    if (bytes - at >= sizeof word)
+      std::memcpy(to + at, &word, sizeof word);
+    else
+      std::memcpy(to + at, &word, bytes - at);
   }
   return made;
+}
+
+bool holds_only(const void* memory, size_t bytes, uint8_t value) {
+  const auto* const first = static_cast<const uint8_t*>(memory);
+  return bytes == 0 || (*first == value && std::memcmp(first, first + 1, bytes - 1) == 0);
 }
 
 }  // namespace app

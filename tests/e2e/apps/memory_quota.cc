@@ -1,7 +1,6 @@
 // Memory limited by a tenant's quota: every way to allocate it, up to the last granule.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -351,7 +350,7 @@ SCENARIO(memory_is_zero) {
   Device device;
   const auto is_zero = [](CUdeviceptr address, size_t bytes) {
     const auto read = download<uint8_t>(address, bytes);
-    return std::all_of(read.begin(), read.end(), [](uint8_t byte) { return byte == 0; });
+    return holds_only(read.data(), read.size(), 0);
   };
   for (const size_t bytes : {size_t{100}, size_t{5} << 20, size_t{40} << 20}) {
     for (const Way& way : ways()) {
@@ -366,7 +365,7 @@ SCENARIO(memory_is_zero) {
         copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = read.data(), copy.dstPitch = 16384;
         copy.WidthInBytes = 16384, copy.Height = whole / 16384;
         OK(cuMemcpy2D(&copy));
-        EXPECT(std::all_of(read.begin(), read.end(), [](uint8_t byte) { return byte == 0; }));
+        EXPECT(holds_only(read.data(), read.size(), 0));
         OK(way.give(taken));
         continue;
       }

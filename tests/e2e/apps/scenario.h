@@ -74,6 +74,8 @@ std::vector<T> download(CUdeviceptr from, size_t count) {
 
 // Returns pseudo-random bytes.
 std::vector<uint8_t> pattern(size_t bytes, uint32_t seed);
+// True if every byte is `value`.
+bool holds_only(const void* memory, size_t bytes, uint8_t value);
 
 // Holds a stream with a host function until let_go() is called.
 struct Gate {
