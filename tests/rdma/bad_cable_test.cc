@@ -23,8 +23,8 @@ void transfer_both_ways(const Pair& pair, size_t bytes) {
       std::thread([&] { results[3] = receive_exact(*pair.client, at_client, in(kLong)); })};
   for (auto& thread : threads) thread.join();
   for (const auto& result : results) require(result);
-  CHECK((at_server == up));
-  CHECK((at_client == down));
+  CHECK(are_same(at_server, up));
+  CHECK(are_same(at_client, down));
 }
 
 // The worker's side reads the program's memory and writes other bytes to it.
@@ -46,11 +46,11 @@ void transfer_directly(const Pair& pair, size_t bytes) {
                                    .bytes = static_cast<uint32_t>(bytes),
                                    .cookie = 1};
   require(complete(*server, server->read(all)));
-  CHECK((worker == original));
+  CHECK(are_same(worker, original));
   std::memcpy(worker.data(), answer.data(), bytes);
   require(complete(*server, server->write(all)));
   require(complete(*server, server->flush(all)));
-  CHECK((program == answer));
+  CHECK(are_same(program, answer));
   server->remove(*near);
   client->remove(*far);
 }

@@ -14,10 +14,17 @@ using Ready = Connection::Ready;
 namespace {
 
 #if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr size_t kBig = 8u << 20;
+constexpr bool kSanitized = true;
 #else
-constexpr size_t kBig = 64u << 20;
+constexpr bool kSanitized = false;
 #endif
+
+// Bytes of a large transfer. Over RDMA, mostly in an emulated guest, they are still many times what the
+// credits and the buffers of a connection hold (rdma/stream.h).
+size_t many_bytes(const BackendUnderTest& backend) {
+  const bool few = kSanitized || (backend.scheme == "rdma" && backend.upgraded);
+  return size_t{few ? 8u : 64u} << 20;
+}
 
 // Sends `out` in gather lists of irregular sizes.
 Result<void> send_in_pieces(Connection& connection, const std::vector<std::byte>& out, uint32_t seed) {
@@ -104,10 +111,11 @@ TEST_CASE("full buffers accept partial sends and drain again") {
 TEST_CASE("transfers data both ways at once with a sending and a receiving thread per side") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
-  const auto up = pattern(kBig, 3);
-  const auto down = pattern(kBig, 4);
-  std::vector<std::byte> up_received(kBig);
-  std::vector<std::byte> down_received(kBig);
+  const size_t size = many_bytes(backend);
+  const auto up = pattern(size, 3);
+  const auto down = pattern(size, 4);
+  std::vector<std::byte> up_received(size);
+  std::vector<std::byte> down_received(size);
   Result<void> results[4];
   std::thread threads[] = {
       std::thread([&] { results[0] = send_in_pieces(*pair.client, up, 1); }),
@@ -117,8 +125,8 @@ TEST_CASE("transfers data both ways at once with a sending and a receiving threa
   };
   for (auto& thread : threads) thread.join();
   for (const auto& result : results) REQUIRE(result);
-  CHECK(up_received == up);
-  CHECK(down_received == down);
+  CHECK(are_same(up_received, up));
+  CHECK(are_same(down_received, down));
 }
 
 TEST_CASE("one thread per side that sends and receives in turn never stalls") {
@@ -145,8 +153,8 @@ TEST_CASE("one thread per side that sends and receives in turn never stalls") {
     }
     return true;
   };
-  const auto up = pattern(kBig / 4, 5);
-  const auto down = pattern(kBig / 4, 6);
+  const auto up = pattern(many_bytes(backend) / 4, 5);
+  const auto down = pattern(many_bytes(backend) / 4, 6);
   std::vector<std::byte> up_received(up.size());
   std::vector<std::byte> down_received(down.size());
   bool server_done = false;
@@ -154,8 +162,8 @@ TEST_CASE("one thread per side that sends and receives in turn never stalls") {
   CHECK(exchange(*pair.client, up, down_received));
   server.join();
   CHECK(server_done);
-  CHECK(up_received == up);
-  CHECK(down_received == down);
+  CHECK(are_same(up_received, up));
+  CHECK(are_same(down_received, down));
 }
 
 TEST_CASE("interrupts from other threads disturb no transfer") {
@@ -179,7 +187,7 @@ TEST_CASE("interrupts from other threads disturb no transfer") {
   pest.join();
   CHECK(sent);
   CHECK(received);
-  CHECK(back == out);
+  CHECK(are_same(back, out));
 }
 
 TEST_CASE("ping-pong of small messages") {

@@ -248,7 +248,9 @@ TEST_CASE("connections leave no descriptors behind, and programs that the app st
   const auto backend = GENERATE(from_range(backends()));
   make_pair(backend);
   const auto before = open_descriptors();
-  for (int round = 0; round < 100; ++round) {
+  const bool slow = backend.scheme == "rdma" && backend.upgraded;  // in an emulated guest
+  const int rounds = slow ? 10 : 100;
+  for (int round = 0; round < rounds; ++round) {
     const Pair pair = make_pair(backend);
     CHECK_FALSE(connect(backend.nobody_listens(), {}));
     for (const int descriptor : open_descriptors()) {

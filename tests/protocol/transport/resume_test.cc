@@ -133,7 +133,7 @@ bool receives(ResumableConnection& connection, ResumableConnection& peer,
     at += size;
     if (random() % 4 == 0) peer.acknowledge(connection.received());
   }
-  return got == expected;
+  return are_same(got, expected);
 }
 
 }  // namespace
