@@ -32,6 +32,15 @@ inline void check(CUresult result, const char* what) {
 }
 #define CHECK(call) ::gpupool::bench::check(call, #call)
 
+// True in runs of gpupool-bench --quick, which test the harness alone.
+inline bool is_quick() {
+  return std::getenv("GPUPOOL_BENCH_QUICK") != nullptr;
+}
+// Returns how often to measure what other runs measure `whole` times.
+inline int sample_count(int whole) {
+  return is_quick() ? std::max(3, whole / 10) : whole;
+}
+
 // Prints one measured value as a line for gpupool-bench.
 inline void report(const char* name, double value) {
   std::printf("%s %.6g\n", name, value);

@@ -17,8 +17,7 @@ using testing::PooldProcess;
 using testing::Process;
 using Kind = Target::Kind;
 
-constexpr size_t kBytesPerRun = size_t{64} << 20;  // bytes of a perftest run, if these are kFewest messages
-constexpr int kFewest = 5;                         // perftest's minimum number of messages
+constexpr int kFewest = 5;  // perftest's minimum number of messages
 constexpr int kLatencyMessages = 2000;
 
 const RdmaDevice& named(const std::vector<RdmaDevice>& devices, const std::string& name) {
@@ -80,9 +79,9 @@ class Pool {
   PooldProcess poold_;
 };
 
-void measure_copies(const RdmaPair& pair, const Pool& direct, const Pool& staged, size_t bytes,
-                    std::map<std::string, Samples>& samples) {
-  const int messages = std::max(kFewest, static_cast<int>(kBytesPerRun / bytes));
+void measure_copies(const RdmaSuite& suite, const RdmaPair& pair, const Pool& direct, const Pool& staged,
+                    size_t bytes, std::map<std::string, Samples>& samples) {
+  const int messages = std::max(kFewest, static_cast<int>(suite.perftest_bytes / bytes));
   const std::vector<std::string> words{program("gpupool-bench-workload"), "pinned", std::to_string(bytes)};
   const auto perftest = [&](const char* name) {
     if (is_installed(name))
@@ -186,7 +185,7 @@ RdmaFigures measure_rdma(const RdmaSuite& suite) {
   for (int round = 0; round < suite.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
     measure_calls(pair, direct, samples);
-    for (const size_t bytes : suite.sizes) measure_copies(pair, direct, staged, bytes, samples);
+    for (const size_t bytes : suite.sizes) measure_copies(suite, pair, direct, staged, bytes, samples);
   }
   RdmaFigures measured;
   measured.hardware = hardware_of(pair.client);

@@ -14,8 +14,9 @@ struct RdmaSuite {
   std::string device = "softgpu";
   int rounds = 5;
   std::vector<size_t> sizes{size_t{1} << 20, size_t{4} << 20, size_t{16} << 20, size_t{64} << 20};
-  std::vector<std::string> devices;    // client's and server's; empty: the first two, or the only one
-  std::vector<std::string> addresses;  // client's and server's; empty: from the GIDs
+  size_t perftest_bytes = size_t{64} << 20;  // in a run of perftest, which sends at least five messages
+  std::vector<std::string> devices;          // client's and server's; empty: the first two, or the only one
+  std::vector<std::string> addresses;        // client's and server's; empty: from the GIDs
 };
 
 struct RdmaFigures {

@@ -26,7 +26,7 @@ constexpr const char* kKernel = R"(
 
 void null_call(CUstream stream) {
   std::vector<double> times;
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0, count = sample_count(5000); i < count; ++i) {
     const auto begin = Clock::now();
     CHECK(cuStreamQuery(stream));
     times.push_back(microseconds(begin));
@@ -53,7 +53,7 @@ void launches(CUstream stream, int many) {
     CHECK(cuStreamSynchronize(stream));
     return microseconds(begin) / number;
   };
-  std::vector<double> queued(15), queued_long(5), whole;
+  std::vector<double> queued(sample_count(15)), queued_long(sample_count(5)), whole;
   for (double& each : queued) time(2000, &each);
   for (double& each : queued_long) whole.push_back(time(many, &each));
   report("launch_client_us", middle(queued));
@@ -64,7 +64,7 @@ void launches(CUstream stream, int many) {
 
 void allocations() {
   std::vector<double> times;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0, count = sample_count(2000); i < count; ++i) {
     CUdeviceptr memory = 0;
     const auto begin = Clock::now();
     CHECK(cuMemAlloc(&memory, 4096));
@@ -92,21 +92,21 @@ void small_copies(CUstream stream) {
   };
   copies(kPlaces);
   std::vector<double> each, each_long, rates;
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0, rounds = sample_count(100); round < rounds; ++round) {
     CHECK(cuStreamSynchronize(stream));
     constexpr size_t kBurst = 64;
     const auto begin = Clock::now();
     copies(kBurst);
     each.push_back(microseconds(begin) / kBurst);
   }
-  for (int round = 0; round < 5; ++round) {
+  const size_t many = (is_quick() ? 2 : 16) * kPlaces;
+  for (int round = 0, rounds = sample_count(5); round < rounds; ++round) {
     CHECK(cuStreamSynchronize(stream));
-    constexpr size_t kMany = 16 * kPlaces;
     const auto begin = Clock::now();
-    copies(kMany);
-    each_long.push_back(microseconds(begin) / kMany);
+    copies(many);
+    each_long.push_back(microseconds(begin) / static_cast<double>(many));
     CHECK(cuStreamSynchronize(stream));
-    rates.push_back(kMany * kBytes * 1e-3 / microseconds(begin));
+    rates.push_back(static_cast<double>(many * kBytes) * 1e-3 / microseconds(begin));
   }
   report("small_h2d_client_us", middle(each));
   report("small_h2d_client_long_us", middle(each_long));
@@ -146,7 +146,8 @@ void bandwidth(const char* kind, CUdeviceptr device, void* host, void* other, si
 
 void all_sizes(const char* kind, CUdeviceptr device, void* host, void* other, size_t largest) {
   for (size_t bytes = 4096; bytes <= largest; bytes *= 4) {
-    bandwidth(kind, device, host, other, bytes, bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5);
+    const int rounds = bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5;
+    bandwidth(kind, device, host, other, bytes, sample_count(rounds));
   }
 }
 
@@ -159,7 +160,7 @@ void pinned_copies(size_t bytes) {
   CHECK(cuMemHostAlloc(&pinned, bytes, 0));
   CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   std::memset(pinned, 1, bytes);
-  const size_t copies = std::max<size_t>(5, (64u << 20) / bytes);
+  const size_t copies = is_quick() ? 5 : std::max<size_t>(5, (64u << 20) / bytes);
   const auto measure = [&](const char* way, size_t count, const auto& copy) {
     const auto begin = Clock::now();
     for (size_t i = 0; i < count; ++i) CHECK(copy());
@@ -218,7 +219,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   null_call(stream);
-  launches(stream, what == "calls" ? 20'000 : 100'000);
+  launches(stream, is_quick() ? 5'000 : what == "calls" ? 20'000 : 100'000);
   if (what == "calls") return 0;
   allocations();
   small_copies(stream);
