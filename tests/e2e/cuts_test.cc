@@ -69,9 +69,12 @@ void pass_despite_cuts(Pool& pool, const MakeCutter& make, unsigned least, const
 }
 
 Cutter over_proxy(Pool& pool, const std::string& scheme, uint32_t seed, Environment environment) {
-  // From a cut in every few calls to one in some large copies.
+  // From a cut in every few calls to one in some large copies. Without CUTS they become rarer, so that a
+  // program with much data has dozens of cuts until its end and not thousands.
   const uint64_t mean = seed % 3 == 0 ? 20'000 : seed % 3 == 1 ? 100'000 : 600'000;
-  auto proxy = std::make_shared<CuttingProxy>(pool.poold().endpoint(), mean, seed);
+  const double growth = std::getenv("CUTS") == nullptr ? 1.1 : 1;
+  auto proxy =
+      std::make_shared<CuttingProxy>(pool.poold().endpoint(), mean, seed, CuttingProxy::kSpared, growth);
   environment["GPUPOOL"] = scheme + "://127.0.0.1:" + std::to_string(proxy->endpoint().port);
   environment["GPUPOOL_BULK_CONNECTIONS"] = std::to_string(seed % 4);
   return {environment, [proxy] { return proxy->cuts(); }, proxy};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <stdexcept>
 
 namespace gpupool::testing {
@@ -23,8 +24,9 @@ struct CuttingProxy::Line {
   std::thread up, down;
 };
 
-CuttingProxy::CuttingProxy(const transport::Endpoint& server, uint64_t mean, uint32_t seed, uint64_t spared)
-    : server_(server), mean_(mean), spared_(spared), random_(seed) {
+CuttingProxy::CuttingProxy(const transport::Endpoint& server, uint64_t mean, uint32_t seed, uint64_t spared,
+                           double growth)
+    : server_(server), mean_(mean), spared_(spared), growth_(growth), random_(seed) {
   listen(0);
 }
 
@@ -91,7 +93,8 @@ void CuttingProxy::accept() {
     line.frozen = frozen_;
     const std::lock_guard lock(mutex_);
     drop_ended();
-    std::exponential_distribution<double> until_cut(1.0 / static_cast<double>(mean_));
+    const double mean = static_cast<double>(mean_) * std::pow(growth_, cuts_);
+    std::exponential_distribution<double> until_cut(1 / mean);
     line.left = static_cast<int64_t>(spared_) + static_cast<int64_t>(until_cut(random_));
     const auto pass = [this, &line](Connection& from, Connection& to) {
       std::vector<std::byte> buffer(64 * 1024);

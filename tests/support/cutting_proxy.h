@@ -16,9 +16,12 @@ namespace gpupool::testing {
 
 class CuttingProxy {
  public:
+  static constexpr uint64_t kSpared = 4000;
+
   // Cuts after `mean` bytes on average, in both directions together, but not before a connection's first
-  // `spared` bytes, which its hellos need.
-  CuttingProxy(const transport::Endpoint& server, uint64_t mean, uint32_t seed, uint64_t spared = 4000);
+  // `spared` bytes, which its hellos need. Each cut multiplies the mean by `growth`.
+  CuttingProxy(const transport::Endpoint& server, uint64_t mean, uint32_t seed, uint64_t spared = kSpared,
+               double growth = 1);
   ~CuttingProxy();
   CuttingProxy(const CuttingProxy&) = delete;
   CuttingProxy& operator=(const CuttingProxy&) = delete;
@@ -49,6 +52,7 @@ class CuttingProxy {
 
   const transport::Endpoint server_;
   const uint64_t mean_, spared_;
+  const double growth_;
   std::unique_ptr<transport::Listener> listener_;
   std::atomic<bool> ending_{false}, cutting_{true};
   std::atomic<unsigned> cuts_{0}, frozen_{0};
