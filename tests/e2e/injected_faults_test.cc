@@ -196,7 +196,7 @@ TEST_CASE("injected faults beside healthy clients") {
   }
   saboteur.leave();
   REQUIRE(pool.poold().await_rest(sessions));
-  CHECK(pool.poold().workers().size() == kIdleWorkers);
+  CHECK(pool.poold().workers().size() == pool.poold().idle_workers());
   CHECK(eventually([&] { return free_bytes(pool) == free_before; }));
   const std::string instance = pool.instance();
   CHECK(pool.poold().stop() == 0);

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -33,8 +34,12 @@ bool transport_is(std::string_view name) {
 // for that long.
 constexpr const char* kRdmaTimeout = "18";
 
-std::vector<std::string> with_rdma_timeout(std::vector<std::string> options) {
+// Only one worker is started ahead of each session, where poold's default are two: a worker of softgpu loads
+// LLVM, which takes longer than many a test.
+std::vector<std::string> with_defaults(std::vector<std::string> options) {
   if (over_rdma()) options.insert(options.end(), {"--rdma-timeout", kRdmaTimeout});
+  if (std::find(options.begin(), options.end(), "--idle-workers") == options.end())
+    options.insert(options.end(), {"--idle-workers", "1"});
   return options;
 }
 
@@ -68,7 +73,7 @@ std::string softgpu_folder() {
 Pool::Pool(Environment softgpu, const std::vector<std::string>& options, const std::string& device,
            const std::vector<std::string>& launcher)
     : softgpu_(with_instance(std::move(softgpu))),
-      poold_(device, with_rdma_timeout(options), softgpu_, launcher) {}
+      poold_(device, with_defaults(options), softgpu_, launcher) {}
 
 Pool::~Pool() {
   poold_.stop();

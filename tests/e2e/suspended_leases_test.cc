@@ -131,8 +131,10 @@ TEST_CASE("a session is suspended while its program connects to another server o
   Pool& first = in_order ? pool.first() : pool.second();
   Pool& other = in_order ? pool.second() : pool.first();
   // The other server accepts the program's connection, and answers when its workers go on.
-  REQUIRE(eventually([&] { return json_in(pool_admin(other, {"health"}))["workers_idle"] == kIdleWorkers; },
-                     kLongPatience));
+  const auto has_idle_workers = [&] {
+    return json_in(pool_admin(other, {"health"}))["workers_idle"] == other.poold().idle_workers();
+  };
+  REQUIRE(eventually(has_idle_workers, kLongPatience));
   const std::vector<pid_t> idle = other.poold().workers();
   for (const pid_t worker : idle) REQUIRE(::kill(worker, SIGSTOP) == 0);
   std::ofstream(begin) << "begin";

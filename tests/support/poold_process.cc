@@ -57,6 +57,8 @@ PooldProcess::PooldProcess(const std::string& device, const std::vector<std::str
   if (!given("--listen")) words.insert(words.end(), {"--listen", "tcp://127.0.0.1:0"});
   if (!given("--admin-socket")) words.insert(words.end(), {"--admin-socket", admin_socket()});
   words.insert(words.end(), more_options.begin(), more_options.end());
+  for (size_t i = 0; i + 1 < more_options.size(); ++i)
+    if (more_options[i] == "--idle-workers") idle_workers_ = std::stoul(more_options[i + 1]);
   const int watch = ::inotify_init1(IN_CLOEXEC);
   if (watch < 0 || ::inotify_add_watch(watch, folder_.path().c_str(), IN_MOVED_TO) < 0) {
     if (watch >= 0) ::close(watch);

@@ -42,10 +42,12 @@ class PooldProcess {
   bool await_log(const std::string& text) const { return await_log(text, 1); }
   // Waits until `text` occurs at least `count` times in the log.
   bool await_log(const std::string& text, size_t count) const;
-  // Waits until poold, started with kTellsOfWorkers, has ended `sessions` workers and has kIdleWorkers idle
-  // ones again.
+  // Number of workers that poold keeps for further sessions: the last --idle-workers, or its default.
+  size_t idle_workers() const { return idle_workers_; }
+  // Waits until poold, started with kTellsOfWorkers, has ended `sessions` workers and has all idle ones
+  // again.
   bool await_rest(size_t sessions) const {
-    return await_log("worker_gone", sessions) && await_log("worker_ready", kIdleWorkers + sessions);
+    return await_log("worker_gone", sessions) && await_log("worker_ready", idle_workers_ + sessions);
   }
   // Sends SIGTERM and returns the exit status.
   int stop();
@@ -54,6 +56,7 @@ class PooldProcess {
   TemporaryFolder folder_;
   std::unique_ptr<Process> process_;
   uint16_t port_ = 0;
+  size_t idle_workers_ = kIdleWorkers;
 };
 
 size_t occurrences(const std::string& text, const std::string& part);
