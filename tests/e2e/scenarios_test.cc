@@ -62,8 +62,12 @@ void passes_on_a_slow_link(const std::string& scenario) {
   CHECK(slow.status == 0);
 }
 
+enum class Directly { no, too };
+
+// Runs the scenarios of large copies one after another on one poold. The device does not see which way a
+// client's copies take, so a single test also runs them directly.
 void large_copies(const std::string& connections, const Environment& server = {},
-                  const std::string& compression = "auto") {
+                  const std::string& compression = "auto", Directly directly = Directly::no) {
   std::vector<std::string> scenarios{"large_copies", "pinned_copies_of_every_shape"};
   // On NVIDIA's driver, copies block behind those of a stream that waits for a value.
   if (on_softgpu()) scenarios.push_back("large_copies_behind_a_stuck_stream");
@@ -71,9 +75,18 @@ void large_copies(const std::string& connections, const Environment& server = {}
     scenarios.insert(scenarios.end(),
                      {"large_asynchronous_copies", "large_boxes", "pinned_memory_comes_and_goes"});
   }
+  Pool pool(server);
+  const Environment client =
+      pool.through({{"GPUPOOL_BULK_CONNECTIONS", connections}, {"GPUPOOL_COMPRESSION", compression}});
+  std::vector<Environment> ways{client};
+  if (directly == Directly::too) ways.push_back(pool.directly());
   for (const std::string& scenario : scenarios) {
-    passes_both_ways({scenario}, server,
-                     {{"GPUPOOL_BULK_CONNECTIONS", connections}, {"GPUPOOL_COMPRESSION", compression}});
+    for (const Environment& way : ways) {
+      const Finished app = run_patiently({driver_app(), scenario}, way);
+      INFO(scenario << (&way == &ways[0] ? " through poold: " : " directly: ") << app.output);
+      CHECK(app.status == 0);
+      CHECK(app.output == scenario + ": done\n");
+    }
   }
 }
 
@@ -279,7 +292,7 @@ TEST_CASE("large copies on one bulk connection") {
   large_copies("1");
 }
 TEST_CASE("large copies on three bulk connections") {
-  large_copies("3");
+  large_copies("3", {}, "auto", Directly::too);
 }
 TEST_CASE("large copies without bulk connections") {
   large_copies("0");
