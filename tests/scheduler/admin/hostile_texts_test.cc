@@ -16,7 +16,6 @@ namespace {
 using grpc::ServerContext;
 using grpc::Status;
 
-constexpr int kMany = 8'000;
 constexpr size_t kUsualLimit = 4 << 20;                                  // gRPC's default limit for a message
 const std::string kLongText = kHostileText + std::string(3 << 20, 'x');  // for a single field
 const std::string kName = kHostileText + std::string(200, 'n');
@@ -43,6 +42,12 @@ void fill(admin::Gpu& gpu) {
   gpu.set_pci_bus_id(kName);
 }
 
+// Adds filled messages by `add` until they exceed kUsualLimit together.
+template <class Add>
+void add_beyond_limit(Add&& add) {
+  for (size_t bytes = 0; bytes <= kUsualLimit;) bytes += add().ByteSizeLong();
+}
+
 class HostilePoold final : public admin::Admin::Service {
   Status Health(ServerContext*, const admin::HealthRequest*, admin::Poold* reply) override {
     return fill(*reply), Status::OK;
@@ -52,8 +57,12 @@ class HostilePoold final : public admin::Admin::Service {
   }
   Status ListSessions(ServerContext*, const admin::ListSessionsRequest*,
                       admin::ListSessionsReply* reply) override {
-    for (int i = 0; i < kMany; ++i) fill(*reply->add_sessions(), i);
-    return reply->ByteSizeLong() > kUsualLimit ? Status::OK : Status(grpc::StatusCode::INTERNAL, "too few");
+    add_beyond_limit([&]() -> admin::Session& {
+      admin::Session& session = *reply->add_sessions();
+      fill(session, reply->sessions_size());
+      return session;
+    });
+    return Status::OK;
   }
   Status ListTenants(ServerContext*, const admin::ListTenantsRequest*,
                      admin::ListTenantsReply* reply) override {
@@ -144,8 +153,12 @@ class HostileScheduler final : public pool::PoolAdmin::Service {
     return Status::OK;
   }
   Status ListLeases(ServerContext*, const pool::ListLeasesRequest*, pool::ListLeasesReply* reply) override {
-    for (int i = 0; i < kMany; ++i) fill(*reply->add_leases());
-    return reply->ByteSizeLong() > kUsualLimit ? Status::OK : Status(grpc::StatusCode::INTERNAL, "too few");
+    add_beyond_limit([&]() -> pool::LeaseState& {
+      pool::LeaseState& lease = *reply->add_leases();
+      fill(lease);
+      return lease;
+    });
+    return Status::OK;
   }
   Status ListQueue(ServerContext*, const pool::ListQueueRequest*, pool::ListQueueReply* reply) override {
     return fill(*reply->add_waiting()), Status::OK;
