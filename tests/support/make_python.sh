@@ -17,7 +17,8 @@ rm -rf "$folder"
 free=$(($(df -Pk "$(dirname "$folder")" | awk 'NR == 2 { print $4 }') / 1048576))
 [ "$free" -ge "${NEEDS_GIB:-0}" ] || skip "needs $NEEDS_GIB GiB of disk; $free GiB are free"
 python3 -m venv "$folder" >/dev/null 2>&1 || skip "python3 has no venv (package python3-venv)"
-timeout "${PIP_SECONDS:-60}" "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 1 "$@" >"$folder/pip.log" 2>&1
+# Python compiles the modules that programs import; pip would compile the thousands of all packages.
+timeout "${PIP_SECONDS:-60}" "$folder/bin/pip" install --quiet --disable-pip-version-check --no-compile --retries 1 "$@" >"$folder/pip.log" 2>&1
 status=$?
 if [ $status -eq 124 ]; then skip "PyPI took over ${PIP_SECONDS:-60} s: $*"; fi
 if [ $status -ne 0 ]; then
