@@ -137,29 +137,32 @@ constexpr Part kParts[] = {
 #undef PART
 };
 
-// Compares a part in both modes of the client: with GPUPOOL_SYNC, where each call returns its own result, and
-// with queued calls, the default.
-void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
-  INFO(part.name);
+// Compares a part with GPUPOOL_SYNC, where each call returns its own result.
+void compare_waiting(const Part& part, Pool& pool, Outcomes& outcomes) {
+  INFO(part.name << ", each call waited for");
   const auto expected = run({driver_parity(), part.name}, pool.directly());
-  {
-    INFO("each call waited for");
-    const auto seen = run({driver_parity(), part.name}, pool.through({{"GPUPOOL_SYNC", "1"}}));
-    expect_same(expected, seen);
-    add_outcomes(seen, outcomes);
-  }
-  INFO("calls queued");
+  const auto seen = run({driver_parity(), part.name}, pool.through({{"GPUPOOL_SYNC", "1"}}));
+  expect_same(expected, seen);
+  add_outcomes(seen, outcomes);
+}
+
+// Compares a part with queued calls, the default.
+void compare_queued(const Part& part, Pool& pool) {
+  INFO(part.name << ", calls queued");
   const Environment queued{{"PARITY_QUEUED", "1"}};
   expect_same(run({driver_parity(), part.name}, pool.directly(queued)),
               run({driver_parity(), part.name}, pool.through(queued)));
 }
 
 // GPUPOOL_TEST_PARTS limits the test to these parts, for machines that are too slow to run all of them at
-// once.
-bool is_chosen(const Part& part) {
-  const char* const only = std::getenv("GPUPOOL_TEST_PARTS");
+// once, and GPUPOOL_TEST_WAITING_PARTS limits compare_waiting() further.
+bool is_named(const char* variable, const Part& part) {
+  const char* const only = std::getenv(variable);
   return !only ||
          (' ' + std::string(only) + ' ').find(std::string(" ") + part.name + ' ') != std::string::npos;
+}
+bool is_chosen(const Part& part) {
+  return is_named("GPUPOOL_TEST_PARTS", part);
 }
 
 bool is_left_out(const Part& part) {
@@ -185,7 +188,8 @@ TEST_CASE(
       report_skip(std::string(part.name) + " needs " + std::to_string(part.devices) + " devices");
       continue;
     }
-    compare(part, pool, outcomes);
+    if (is_named("GPUPOOL_TEST_WAITING_PARTS", part)) compare_waiting(part, pool, outcomes);
+    compare_queued(part, pool);
   }
   if (on_softgpu() && !std::getenv("GPUPOOL_TEST_PARTS")) expect_effects(outcomes);
 }
