@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: scripts/test.sh [--preset NAME] [--soak] [--sanitizers[=quick]] [--retry] [--no-install]
 # Installs missing packages, builds a preset (default: release) and runs all of its tests. --soak also runs the same tests
-# for much longer where that finds more (label soak: cut connections, moved sessions). --sanitizers then also builds
+# for much longer where that finds more (label soak: cut connections, moved sessions, many clients). --sanitizers then also builds
 # with AddressSanitizer + UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the tests that are not labelled
 # bench or soak (nor fuzz, with ThreadSanitizer). Stops at the first build with a failing test.
 # --sanitizers=quick instead builds and runs only the fuzzers and the unit tests of code that reads untrusted bytes, with
