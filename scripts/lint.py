@@ -5,8 +5,8 @@ together, in a file that this program writes. Its folder is called UnifiedSource
 functions of an included .cc file in full only if the including file's name has that word
 (AnalysisManager::isInCodeFile); with CMake's own unity files half of the findings would be lost.
 
-A run without findings leaves a stamp, named by a hash of all files of the tree that it read. A unit with a stamp is not
-checked again.
+A run without findings leaves a stamp, named by a hash of all files of the tree that it read and, with --changed, of the lines
+that it checked. A unit with a stamp is not checked again.
 """
 import argparse
 import collections
@@ -98,9 +98,9 @@ def changed_lines(base):
     return changed
 
 
-def fingerprint(unit, read, settings):
+def fingerprint(unit, read, settings, lines=""):
     digest = hashlib.sha256(settings)
-    digest.update("\0".join(unit.flags).encode())
+    digest.update("\0".join(unit.flags).encode() + b"\0\0" + lines.encode())
     for path in sorted(read):
         digest.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
@@ -207,13 +207,16 @@ def main():
     stamp_folder.mkdir(exist_ok=True)
     version = subprocess.run([options.tidy, "--version"], stdout=subprocess.PIPE, check=True).stdout
     settings = version + str(options.quick).encode() + (ROOT / ".clang-tidy").read_bytes() + pathlib.Path(__file__).read_bytes()
-    stamps = {unit.name: stamp_folder / fingerprint(unit, includes.closure(unit.sources), settings) for unit in units}
-    todo = [unit for unit in units if not stamps[unit.name].exists()]
+    stamps, todo = {}, []
+    for unit in units:
+        read = includes.closure(unit.sources)
+        stamps[unit.name] = stamp_folder / fingerprint(unit, read, settings, filters.get(unit.name, ""))
+        if not stamps[unit.name].exists() and not (stamp_folder / fingerprint(unit, read, settings)).exists():
+            todo.append(unit)
     with tempfile.TemporaryDirectory(prefix="UnifiedSource-", dir=stamp_folder) as folder:
         found, clean = check_all(options, pathlib.Path(folder), todo, filters)
-    if not options.changed:  # with --changed the other lines were not checked
-        for name in clean:
-            stamps[name].touch()
+    for name in clean:
+        stamps[name].touch()
 
     known = sum(len(unit.sources) for unit in units) - sum(len(unit.sources) for unit in todo)
     print(f"clang-tidy: {len(found)} findings in {sum(len(unit.sources) for unit in todo)} files; {known} known to be clean, {left_out} left out")
