@@ -63,6 +63,8 @@ TEST_CASE("example") {
   expect_same(direct, run_patiently(words, pool.through()));
   if (over_rdma())
     return report_skip("the launcher: the library gets in the same way, and the guest is slow");
+  // The following programs choose the transport themselves: shared memory, as in the entry over it.
+  if (!over_shared_memory()) return;
   std::vector<std::string> with_launcher{program_path("pool-run"), "--server", pool.poold().url(), "--"};
   with_launcher.insert(with_launcher.end(), words.begin(), words.end());
   expect_same(direct, run_patiently(with_launcher, {}));
