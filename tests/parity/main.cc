@@ -1,7 +1,8 @@
 // driver_parity: driver calls with valid and invalid arguments, in parts that run in separate processes.
 // Prints every result; parity_test.cc compares the outputs of softgpu directly and through poold. --parts
-// prints the parts' names.
+// prints the parts' names. Before each of several parts prints "---- part" and its name.
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,35 @@ constexpr Part kParts[] = {
 #include "tests/parity/parts.def"
 #undef PART
 };
+
+const Part* find_part(const char* name) {
+  for (const Part& part : kParts) {
+    if (std::strcmp(part.name, name) == 0) return &part;
+  }
+  return nullptr;
+}
+
+// Returns the status with which the process ends.
+int run_part(const Part& part) {
+  install_guard();
+  if (part.context) {
+    CUcontext context = nullptr;
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return EXIT_FAILURE;
+  }
+  part.run();
+  return EXIT_SUCCESS;
+}
+
+// Runs the part in a child. This process has made no driver call, so the child can initialise the driver, and
+// need not load the driver's libraries again.
+bool run_in_child(const Part& part) {
+  std::printf("---- part %s\n", part.name);
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) std::exit(run_part(part));
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
 
 void leave_call(int signal) {
   if (!guard.armed) {
@@ -52,16 +82,15 @@ int main(int count, char** words) {
     for (const Part& part : kParts) std::puts(part.name);
     return EXIT_SUCCESS;
   }
-  for (const Part& part : kParts) {
-    if (count != 2 || std::strcmp(words[1], part.name)) continue;
-    install_guard();
-    if (part.context) {
-      CUcontext context = nullptr;
-      if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return EXIT_FAILURE;
-    }
-    part.run();
-    return EXIT_SUCCESS;
+  for (int i = 1; i < count; ++i) {
+    if (find_part(words[i]) == nullptr) count = 0;
   }
-  std::fprintf(stderr, "usage: %s PART | --parts\n", words[0]);
-  return 2;
+  if (count < 2) {
+    std::fprintf(stderr, "usage: %s PART... | --parts\n", words[0]);
+    return 2;
+  }
+  if (count == 2) return run_part(*find_part(words[1]));
+  bool good = true;
+  for (int i = 1; i < count; ++i) good = run_in_child(*find_part(words[i])) && good;
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
