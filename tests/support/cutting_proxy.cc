@@ -11,7 +11,7 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-constexpr std::chrono::milliseconds kLook{20};  // how often a blocked thread looks whether it should end
+constexpr std::chrono::milliseconds kProxyEndCheck{20};  // between checks of a blocked thread for its end
 
 }  // namespace
 
@@ -100,13 +100,13 @@ void CuttingProxy::accept() {
       std::vector<std::byte> buffer(64 * 1024);
       while (!ending_ && !line.cut) {
         if (line.frozen != frozen_) {
-          std::this_thread::sleep_for(kLook);
+          std::this_thread::sleep_for(kProxyEndCheck);
           continue;
         }
         const auto received = from.receive_some(buffer);
         if (!received) break;
         if (*received == 0) {
-          if (!from.wait(true, false, Clock::now() + kLook)) break;
+          if (!from.wait(true, false, Clock::now() + kProxyEndCheck)) break;
           continue;
         }
         size_t allowed = *received;

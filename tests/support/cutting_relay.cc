@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kLook = 20;          // milliseconds: how often a blocked thread looks whether it should end
-constexpr size_t kMostPassed = 8;  // descriptors in one message
+constexpr int kRelayEndCheckMs = 20;  // between checks of a blocked thread for its end
+constexpr size_t kMostPassed = 8;     // descriptors in one message
 
 constexpr ssize_t kOfferBytes = 8;  // of the message with the rings (protocol/transport/shm/upgrade.cc)
 
@@ -106,8 +106,8 @@ void CuttingRelay::pass(Line& line) {
   for (bool open = true; open && !ending_;) {
     pollfd polled[2] = {{line.client, POLLIN, 0}, {line.server, POLLIN, 0}};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-    ::poll(polled, 2,
-           end == Clock::time_point::max() ? kLook : static_cast<int>(std::clamp<int64_t>(left, 0, kLook)));
+    const int64_t patience = end == Clock::time_point::max() ? kRelayEndCheckMs : left;
+    ::poll(polled, 2, static_cast<int>(std::clamp<int64_t>(patience, 0, kRelayEndCheckMs)));
     if (Clock::now() >= end) {
       ++cuts_;
       break;

@@ -1,13 +1,13 @@
 #include "tests/support/http_get.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
+
+#include "tests/support/loopback.h"
 
 namespace gpupool::testing {
 
@@ -16,11 +16,8 @@ std::string http_exchange(uint16_t port, const std::string& request) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ~Socket() { ::close(fd); }
   } socket;
-  sockaddr_in server{};
-  server.sin_family = AF_INET;
-  server.sin_port = htons(port);
-  server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(socket.fd, reinterpret_cast<sockaddr*>(&server), sizeof server) != 0) {
+  const sockaddr_in server = loopback_address(port);
+  if (::connect(socket.fd, reinterpret_cast<const sockaddr*>(&server), sizeof server) != 0) {
     throw std::system_error(errno, std::system_category(), "connect to 127.0.0.1:" + std::to_string(port));
   }
   for (size_t sent = 0; sent < request.size();) {

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "tests/support/loopback.h"
+
 namespace gpupool::testing {
 namespace {
 
@@ -40,14 +42,6 @@ uint32_t number_at(const std::string& text, size_t at, size_t bytes) {
 
 constexpr int kPatienceMs = 20'000;
 
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 // A string of HPACK of less than 127 bytes.
 std::string hpack(const std::string& text) {
   return static_cast<char>(text.size()) + text;
@@ -57,7 +51,7 @@ const std::string kContentType = "\x0f\x10" + hpack("application/grpc");
 }  // namespace
 
 RawGrpc::Listener::Listener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  sockaddr_in own = loopback(0);
+  sockaddr_in own = loopback_address(0);
   socklen_t size = sizeof own;
   auto* const address = reinterpret_cast<sockaddr*>(&own);
   if (socket_ < 0 || ::bind(socket_, address, size) != 0 || ::listen(socket_, 16) != 0 ||
@@ -93,7 +87,7 @@ int RawGrpc::Listener::accept_first_byte() {
 
 RawGrpc RawGrpc::connect(uint16_t port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in to = loopback(port);
+  const sockaddr_in to = loopback_address(port);
   if (socket < 0 || ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
     throw std::runtime_error("cannot connect to 127.0.0.1:" + std::to_string(port));
   return RawGrpc(socket, false);

@@ -14,6 +14,8 @@
 #include <deque>
 #include <stdexcept>
 
+#include "tests/support/loopback.h"
+
 namespace gpupool::testing {
 namespace {
 
@@ -23,8 +25,8 @@ constexpr size_t kFinePiece = 16 * 1024;  // with limited bandwidth, for a smoot
 // bandwidth it is the bandwidth-delay product plus kQueue, for a switch's queue.
 constexpr size_t kMostOnTheWay = size_t{64} << 20;
 constexpr size_t kQueue = size_t{1} << 20;
-constexpr int64_t kAwake = 30'000;     // ns before a due time during which it spins
-constexpr int64_t kLook = 50'000'000;  // ns between checks for the end of the link
+constexpr int64_t kAwake = 30'000;               // ns before a due time during which it spins
+constexpr int64_t kLinkEndCheckNs = 50'000'000;  // ns between checks for the end of the link
 
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -95,14 +97,6 @@ void set_up(int socket) {
   fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
 }
 
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  return address;
-}
-
 }  // namespace
 
 struct SlowLink::Pair {
@@ -115,7 +109,7 @@ SlowLink::SlowLink(const transport::Endpoint& server, const Quality& quality)
   up_.nanoseconds_per_byte = down_.nanoseconds_per_byte =
       quality.bytes_per_second > 0 ? 1e9 / quality.bytes_per_second : 0;
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
+  sockaddr_in address = loopback_address(0);
   socklen_t length = sizeof address;
   if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
       listen(listener_, 64) != 0 ||
@@ -148,7 +142,7 @@ void SlowLink::accept_all(const transport::Endpoint& server) {
       return;
     }
     const int upstream = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const sockaddr_in address = loopback(server.port);
+    const sockaddr_in address = loopback_address(server.port);
     if (upstream < 0 || connect(upstream, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       if (upstream >= 0) close(upstream);
       close(client);
@@ -225,9 +219,9 @@ void SlowLink::carry(int from, int to, Way& way) {
       }
     }
     if (moved) continue;
-    const int64_t left = waiting.empty() || full ? kLook : waiting.first().due - now();
+    const int64_t left = waiting.empty() || full ? kLinkEndCheckNs : waiting.first().due - now();
     if (left <= kAwake) continue;
-    const int64_t sleep = std::min(left - kAwake, kLook);
+    const int64_t sleep = std::min(left - kAwake, kLinkEndCheckNs);
     const timespec timeout{0, static_cast<long>(sleep)};
     pollfd polled[2] = {{open && !waiting.full() ? from : -1, POLLIN, 0}, {full ? to : -1, POLLOUT, 0}};
     ppoll(polled, 2, &timeout, nullptr);
