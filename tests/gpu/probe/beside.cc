@@ -112,6 +112,7 @@ const Call kCalls[] = {
        return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, t.late);
      }},
 };
+#undef CALL
 // clang-format on
 
 void call_beside(const Call& call, bool full) {
@@ -150,7 +151,7 @@ void call_beside(const Call& call, bool full) {
   see("cpu_store_releases", waiter.wait(milliseconds(3000)).has_value());
 }
 
-const bool registered = [] {
+const bool call_probes_registered = [] {
   for (const Call& call : kCalls)
     Probe(std::string("parked_") + call.name, [&call] { call_beside(call, false); });
   for (const Call& call : kCalls)

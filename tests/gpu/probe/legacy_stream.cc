@@ -8,12 +8,12 @@ namespace {
 
 constexpr milliseconds kPatience{150};  // work that was not held up is done long before
 
-struct Kind {
+struct StreamWork {
   const char* name;
   // Gives the stream work; `completed` is an event that is complete.
   std::function<void(CUstream stream, CUevent completed, const Kernels& kernels, const Word& word)> give;
 };
-const Kind kKinds[] = {
+const StreamWork kStreamWork[] = {
     {"event_record", [](CUstream, CUevent, const Kernels&, const Word&) {}},
     {"wait_event", [](CUstream stream, CUevent completed, const Kernels&,
                       const Word&) { CHECK(cuStreamWaitEvent(stream, completed, 0)); }},
@@ -46,7 +46,7 @@ void hold(CUstream stream, const Word& word, const Kernels& kernels) {
 }
 
 // Holds `first` with a value, then gives `second` work and an event. Returns whether the event waits.
-bool waits(const Kind& kind, CUstream first, CUstream second, const Kernels& kernels) {
+bool waits(const StreamWork& work, CUstream first, CUstream second, const Kernels& kernels) {
   const Word held, word;
   CUevent completed = nullptr, event = nullptr;
   CHECK(cuEventCreate(&completed, CU_EVENT_DISABLE_TIMING));
@@ -54,7 +54,7 @@ bool waits(const Kind& kind, CUstream first, CUstream second, const Kernels& ker
   CHECK(cuEventRecord(completed, second));
   CHECK(cuCtxSynchronize());
   hold(first, held, kernels);
-  kind.give(second, completed, kernels, word);
+  work.give(second, completed, kernels, word);
   CHECK(cuEventRecord(event, second));
   const bool done = eventually([&] { return cuEventQuery(event) == CUDA_SUCCESS; }, kPatience);
   held.store(1);
@@ -74,10 +74,10 @@ PROBE(legacy_stream_order) {
   CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
   CHECK(cuCtxSynchronize());
   Object behind_legacy, behind_blocking;
-  for (const Kind& kind : kKinds) {
-    step(kind.name);
-    behind_legacy.add(kind.name, waits(kind, nullptr, blocking, kernels));
-    behind_blocking.add(kind.name, waits(kind, blocking, nullptr, kernels));
+  for (const StreamWork& work : kStreamWork) {
+    step(work.name);
+    behind_legacy.add(work.name, waits(work, nullptr, blocking, kernels));
+    behind_blocking.add(work.name, waits(work, blocking, nullptr, kernels));
   }
   see("in_a_blocking_stream_waits_for_the_legacy_stream", behind_legacy);
   see("in_the_legacy_stream_waits_for_a_blocking_stream", behind_blocking);

@@ -42,12 +42,12 @@ bool Filler::await_blocked() const {
 
 namespace {
 
-struct Kind {
+struct QueuedOperation {
   const char* name;
   // Makes the operation after the stream is held.
   std::function<CUresult()> (*make)(const Kernels& kernels, const Parked& parked);
 };
-const Kind kKinds[] = {
+const QueuedOperation kQueuedOperations[] = {
     {"launches",
      [](const Kernels& kernels, const Parked& parked) -> std::function<CUresult()> {
        return [function = kernels.function("nothing"), stream = parked.stream] {
@@ -81,7 +81,7 @@ const Kind kKinds[] = {
      }},
 };
 
-void fill_queue(const Kind& kind) {
+void fill_queue(const QueuedOperation& operation) {
   const Device device;
   const Kernels kernels;
   CUdeviceptr data = 0;
@@ -90,7 +90,7 @@ void fill_queue(const Kind& kind) {
                        nullptr));  // loads the kernel before the stream is held
   CHECK(cuCtxSynchronize());
   const Parked parked;
-  Filler filler(device.context, kind.make(kernels, parked));
+  Filler filler(device.context, operation.make(kernels, parked));
   step("enqueue behind a stream that waits");
   const bool blocked = filler.await_blocked();
   see("blocks", blocked);
@@ -168,12 +168,12 @@ void use_64_streams(const char* connections, bool by_host_function) {
   CHECK(cuCtxSynchronize());
 }
 
-const bool registered = [] {
-  for (const Kind& kind : kKinds) {
-    Probe(std::string("queue_") + kind.name, [&kind] { fill_queue(kind); });
-    Probe(std::string("queue_4x_") + kind.name, [&kind] {
+const bool queue_probes_registered = [] {
+  for (const QueuedOperation& operation : kQueuedOperations) {
+    Probe(std::string("queue_") + operation.name, [&operation] { fill_queue(operation); });
+    Probe(std::string("queue_4x_") + operation.name, [&operation] {
       setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 1);
-      fill_queue(kind);
+      fill_queue(operation);
     });
   }
   for (const char* const connections : {"8", "32"}) {

@@ -16,7 +16,7 @@ using Range = std::pair<uint64_t, uint64_t>;
 constexpr size_t kMost = std::numeric_limits<size_t>::max();
 
 // Records the ranges that a row asks for.
-struct Memory {
+struct RangeRecorder {
   bool mine = true;
   mutable std::vector<Range> owned{}, within{};
   bool owns(uint64_t address, uint64_t size) const {
@@ -40,7 +40,7 @@ CUresult count_call(A...) {
 
 // Executes a row with these arguments as a worker does. Returns its result; counts the driver's calls.
 template <class... Roles, class... A>
-CUresult execute(const Memory& memory, A... arguments) {
+CUresult execute(const RangeRecorder& memory, A... arguments) {
   using Row = cuda::Row<CUresult (*)(A...), Roles...>;
   Nothing nothing;
   wire::Buffer request, reply;
@@ -59,7 +59,7 @@ constexpr CUdeviceptr kAddress = 0x7000;
 }  // namespace
 
 TEST_CASE("a device address needs its fixed number of bytes") {
-  Memory memory;
+  RangeRecorder memory;
   CHECK(execute<device_address<8>>(memory, kAddress) == CUDA_SUCCESS);
   CHECK(memory.owned == std::vector<Range>{{kAddress, 8}});
   memory.mine = false;
@@ -67,7 +67,7 @@ TEST_CASE("a device address needs its fixed number of bytes") {
 }
 
 TEST_CASE("a device range needs as many items as its parameter says") {
-  Memory memory;
+  RangeRecorder memory;
   CHECK(execute<device_range<1>, value>(memory, kAddress, size_t{3}) == CUDA_SUCCESS);
   CHECK(execute<device_range<1, 4>, value>(memory, kAddress, size_t{3}) == CUDA_SUCCESS);
   CHECK(memory.owned == std::vector<Range>{{kAddress, 3}, {kAddress, 12}});
@@ -79,7 +79,7 @@ TEST_CASE("a device range needs as many items as its parameter says") {
 }
 
 TEST_CASE("a device range that may be null needs memory unless it is null") {
-  Memory memory{false};
+  RangeRecorder memory{false};
   CHECK(execute<device_range_or_null<1>, value>(memory, CUdeviceptr{0}, size_t{3}) == CUDA_SUCCESS);
   CHECK(memory.owned.empty());
   CHECK(execute<device_range_or_null<1>, value>(memory, kAddress, size_t{3}) == CUDA_ERROR_INVALID_VALUE);
@@ -87,10 +87,10 @@ TEST_CASE("a device range that may be null needs memory unless it is null") {
 }
 
 TEST_CASE("device rows need the bytes from the first to the last") {
-  const auto fill = [](const Memory& memory, size_t pitch, size_t width, size_t rows) {
+  const auto fill = [](const RangeRecorder& memory, size_t pitch, size_t width, size_t rows) {
     return execute<device_rows<1, 2, 3, 4>, value, value, value>(memory, kAddress, pitch, width, rows);
   };
-  Memory memory;
+  RangeRecorder memory;
   CHECK(fill(memory, 100, 5, 3) == CUDA_SUCCESS);
   CHECK(memory.owned == std::vector<Range>{{kAddress, 2 * 100 + 5 * 4}});
   CHECK(fill(memory, 100, kMost / 4 + 1, 1) == CUDA_ERROR_INVALID_VALUE);
@@ -103,7 +103,7 @@ TEST_CASE("device rows need the bytes from the first to the last") {
 }
 
 TEST_CASE("session addresses need to be in the session's range, mapped or not") {
-  Memory memory;
+  RangeRecorder memory;
   CHECK(execute<session_address>(memory, kAddress) == CUDA_SUCCESS);
   CHECK(execute<session_range<1>, value>(memory, kAddress, size_t{3}) == CUDA_SUCCESS);
   CHECK(memory.within == std::vector<Range>{{kAddress, 1}, {kAddress, 3}});
@@ -114,7 +114,7 @@ TEST_CASE("session addresses need to be in the session's range, mapped or not") 
 }
 
 TEST_CASE("a row checks all of its addresses") {
-  Memory memory;
+  RangeRecorder memory;
   CHECK(execute<device_range<2>, device_range<2>, value>(memory, kAddress, CUdeviceptr{0x9000}, size_t{3}) ==
         CUDA_SUCCESS);
   CHECK(memory.owned == std::vector<Range>{{kAddress, 3}, {0x9000, 3}});

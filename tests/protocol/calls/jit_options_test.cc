@@ -10,7 +10,7 @@ using namespace gpupool::cuda;
 
 namespace {
 
-void* value(size_t number) {
+void* option_value(size_t number) {
   return reinterpret_cast<void*>(static_cast<uintptr_t>(number));
 }
 
@@ -20,7 +20,8 @@ struct Asked {
     for (std::string* log : {&info, &error}) log->assign(64, 'x');
     options = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
                CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-    values = {buffers ? info.data() : nullptr, value(room), buffers ? error.data() : nullptr, value(room)};
+    values = {buffers ? info.data() : nullptr, option_value(room), buffers ? error.data() : nullptr,
+              option_value(room)};
   }
   JitOptionList list() { return {static_cast<unsigned>(options.size()), options.data(), values.data()}; }
   size_t written_info() const { return reinterpret_cast<uintptr_t>(values[1]); }
@@ -36,7 +37,7 @@ CUresult check(const JitOptionList& list) {
 }
 CUresult check(unsigned option, size_t number = 0) {
   const CUjit_option one = static_cast<CUjit_option>(option);
-  void* values[] = {value(number)};
+  void* values[] = {option_value(number)};
   return check({1, &one, values});
 }
 

@@ -350,6 +350,9 @@ TEST_CASE("fewer than 250 functions are written by hand") {
 #define CUDA_GRAPH_NODE(...)
 #define CUDA_BY_HAND(name) ++by_hand_alone;
 #include "protocol/calls/calls.def"
+#undef CUDA_CALL
+#undef CUDA_CALL_CUSTOM_EXPORT
+#undef CUDA_BY_HAND
   CHECK(by_hand_alone < 250);
   CHECK(by_hand_alone > 100);
 }

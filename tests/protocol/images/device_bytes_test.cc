@@ -11,7 +11,7 @@ namespace cuda = gpupool::cuda;
 
 namespace {
 
-uint64_t of_ptx(const std::string& text) {
+uint64_t ptx_bytes(const std::string& text) {
   return cuda::device_bytes(cuda::CodeKind::ptx, std::as_bytes(std::span(text)));
 }
 
@@ -19,35 +19,36 @@ uint64_t of_ptx(const std::string& text) {
 
 TEST_CASE("counts device memory that PTX declares") {
   const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
-  CHECK(of_ptx(head) == 0);
-  CHECK(of_ptx(head + ".global .align 4 .b8 big[4000];") == 4000);
-  CHECK(of_ptx(head + ".visible .global .align 16 .f64 a[3][5];\n.const .u32 c;") == 3 * 5 * 8 + 4);
-  CHECK(of_ptx(head + ".global .v4 .f32 v[2];") == 32);
-  CHECK(of_ptx(head + ".global .u16 hex[0x10], octal[010], one;") == 2 * (16 + 8 + 1));
-  CHECK(of_ptx(head + ".global .attribute(.managed) .align 4 .b8 m[12] = {1, 2, 3};") == 12);
-  CHECK(of_ptx(head + ".global .u32 open[] = {1, 2, 3};.global .u32 next;") == 16);
-  CHECK(of_ptx(head + ".global .b8 huge[0xffffffffffffffff][2];") == UINT64_MAX);
+  CHECK(ptx_bytes(head) == 0);
+  CHECK(ptx_bytes(head + ".global .align 4 .b8 big[4000];") == 4000);
+  CHECK(ptx_bytes(head + ".visible .global .align 16 .f64 a[3][5];\n.const .u32 c;") == 3 * 5 * 8 + 4);
+  CHECK(ptx_bytes(head + ".global .v4 .f32 v[2];") == 32);
+  CHECK(ptx_bytes(head + ".global .u16 hex[0x10], octal[010], one;") == 2 * (16 + 8 + 1));
+  CHECK(ptx_bytes(head + ".global .attribute(.managed) .align 4 .b8 m[12] = {1, 2, 3};") == 12);
+  CHECK(ptx_bytes(head + ".global .u32 open[] = {1, 2, 3};.global .u32 next;") == 16);
+  CHECK(ptx_bytes(head + ".global .b8 huge[0xffffffffffffffff][2];") == UINT64_MAX);
   // Not counted: external variables, on-chip memory, and a kernel's own parameters.
-  CHECK(of_ptx(head + ".extern .global .b8 theirs[100];\n.global .b8 own[7];") == 7);
-  CHECK(of_ptx(head + ".extern .func (.param .b32 r) f (.param .b64 p);\n.global .b8 own[7];") == 7);
-  CHECK(of_ptx(head + ".shared .b8 s[100];\n.entry k(.param .u64 .ptr .global .align 4 p);") == 0);
+  CHECK(ptx_bytes(head + ".extern .global .b8 theirs[100];\n.global .b8 own[7];") == 7);
+  CHECK(ptx_bytes(head + ".extern .func (.param .b32 r) f (.param .b64 p);\n.global .b8 own[7];") == 7);
+  CHECK(ptx_bytes(head + ".shared .b8 s[100];\n.entry k(.param .u64 .ptr .global .align 4 p);") == 0);
   // Variables are found inside bodies, but not in comments.
   const std::string body = "{ add.u32 a, b, c; .global .b8 inner[9]; ret; ";
-  CHECK(of_ptx(head + ".entry k() " + body + "}") == 9 + body.size());
-  CHECK(of_ptx(head + "// .global .b8 no[9];\n/* .global .b8 no[9]; */") == 0);
-  CHECK(of_ptx(head + ".global .b8 cut[9") == 0);
-  CHECK(of_ptx("}}}))) .global .b8 x[3];") == 3);
+  CHECK(ptx_bytes(head + ".entry k() " + body + "}") == 9 + body.size());
+  CHECK(ptx_bytes(head + "// .global .b8 no[9];\n/* .global .b8 no[9]; */") == 0);
+  CHECK(ptx_bytes(head + ".global .b8 cut[9") == 0);
+  CHECK(ptx_bytes("}}}))) .global .b8 x[3];") == 3);
 }
 
 TEST_CASE("counts the text of PTX functions as size of their code") {
   const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
   const std::string body = "{ .local .b8 l[64]; { ld.global.u32 %r1, [%rd1]; } ret; ";
-  CHECK(of_ptx(head + ".visible .entry k(.param .u64 .ptr .global .align 4 p) " + body + "}") == body.size());
-  CHECK(of_ptx(head + ".entry k() .pragma \"nounroll\"; " + body + "}\n.func f() " + body + "}") ==
-        2 * body.size());
-  CHECK(of_ptx(head + ".func f();\n.section .debug_str { .b8 1, 2, 3 }\n.entry k() " + body + "}") ==
+  CHECK(ptx_bytes(head + ".visible .entry k(.param .u64 .ptr .global .align 4 p) " + body + "}") ==
         body.size());
-  CHECK(of_ptx(head + ".global .u32 v[2] = {1, 2};\n.entry k() " + body + "}") == 8 + body.size());
+  CHECK(ptx_bytes(head + ".entry k() .pragma \"nounroll\"; " + body + "}\n.func f() " + body + "}") ==
+        2 * body.size());
+  CHECK(ptx_bytes(head + ".func f();\n.section .debug_str { .b8 1, 2, 3 }\n.entry k() " + body + "}") ==
+        body.size());
+  CHECK(ptx_bytes(head + ".global .u32 v[2] = {1, 2};\n.entry k() " + body + "}") == 8 + body.size());
 }
 
 TEST_CASE("recognises code that launches kernels by the device runtime's functions") {

@@ -19,7 +19,7 @@ const cuda::KernelLayout* find(const std::vector<cuda::KernelLayout>& kernels, s
   return nullptr;
 }
 
-Params of_ptx(const std::string& list) {
+Params ptx_params(const std::string& list) {
   const std::string ptx = ".version 8.0\n.visible .entry k(" + list + ")\n{ ret; }\n";
   std::vector<cuda::KernelLayout> kernels;
   if (cuda::kernels_of_ptx(ptx, kernels) != CUDA_SUCCESS) return {{~0u, ~0u}};
@@ -68,14 +68,15 @@ TEST_CASE("reads the parameter layouts of nvcc's kernels from cubin and PTX") {
 }
 
 TEST_CASE("PTX parameter lists") {
-  CHECK(of_ptx("") == Params{});
-  CHECK(of_ptx(".param .u64 a") == Params{{0, 8}});
-  CHECK(of_ptx(".param .u8 a, .param .f64 b, .param .b16 c") == Params{{0, 1}, {8, 8}, {16, 2}});
-  CHECK(of_ptx(".param .align 16 .b8 a[20], .param .u32 b") == Params{{0, 20}, {20, 4}});
-  CHECK(of_ptx(".param .u8 a, .param .align 1 .b8 b[3], .param .b32 c[2]") == Params{{0, 1}, {1, 3}, {4, 8}});
-  CHECK(of_ptx(".param .u64 .ptr .global .align 4 a, .param .u8 b") == Params{{0, 8}, {8, 1}});
-  CHECK(of_ptx(".param .texref t, .param .u32 /* , */ b // )\n") == Params{{0, 8}, {8, 4}});
-  CHECK(of_ptx(".param .b8 a[0x10], .param .b8 b[2][3]") == Params{{0, 16}, {16, 6}});
+  CHECK(ptx_params("") == Params{});
+  CHECK(ptx_params(".param .u64 a") == Params{{0, 8}});
+  CHECK(ptx_params(".param .u8 a, .param .f64 b, .param .b16 c") == Params{{0, 1}, {8, 8}, {16, 2}});
+  CHECK(ptx_params(".param .align 16 .b8 a[20], .param .u32 b") == Params{{0, 20}, {20, 4}});
+  CHECK(ptx_params(".param .u8 a, .param .align 1 .b8 b[3], .param .b32 c[2]") ==
+        Params{{0, 1}, {1, 3}, {4, 8}});
+  CHECK(ptx_params(".param .u64 .ptr .global .align 4 a, .param .u8 b") == Params{{0, 8}, {8, 1}});
+  CHECK(ptx_params(".param .texref t, .param .u32 /* , */ b // )\n") == Params{{0, 8}, {8, 4}});
+  CHECK(ptx_params(".param .b8 a[0x10], .param .b8 b[2][3]") == Params{{0, 16}, {16, 6}});
 }
 
 TEST_CASE("broken PTX parameter lists are refused") {
@@ -85,7 +86,7 @@ TEST_CASE("broken PTX parameter lists are refused") {
         ".param .align 3 .b8 a[4]", ".param .align 0 .b8 a[4]", ".param .b8 a[-1]", ".param .v4 .f32 a",
         ".param .u32 a[4", ".param .b8 a[20000], .param .b8 b[20000]"}) {
     INFO(list);
-    CHECK(of_ptx(list) == kRefused);
+    CHECK(ptx_params(list) == kRefused);
   }
   std::vector<cuda::KernelLayout> kernels;
   CHECK(cuda::kernels_of_ptx(".entry", kernels) == CUDA_ERROR_INVALID_PTX);

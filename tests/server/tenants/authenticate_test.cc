@@ -10,14 +10,14 @@ namespace {
 
 const std::string kTokenOfA(64, 'a'), kTokenOfB(64, 'b'), kNobodysToken(64, 'c');
 
-Tenant tenant(const std::string& name) {
+Tenant named_tenant(const std::string& name) {
   Tenant made;
   made.name = name;
   return made;
 }
 
 std::vector<Tenant> three() {
-  Tenant a = tenant("a"), b = tenant("b"), c = tenant("c");
+  Tenant a = named_tenant("a"), b = named_tenant("b"), c = named_tenant("c");
   a.tokens = {hash_token("another"), hash_token(kTokenOfA)};
   b.tokens = {hash_token(kTokenOfB)};
   b.certificates = {"b.example"};
@@ -39,9 +39,9 @@ TEST_CASE("a client names its tenant if no tenant has credentials") {
   CHECK(who(one, {}) == "default");
   CHECK(who(one, {.token = kTokenOfA}) == "default");
   CHECK(who(one, {.tenant = "x"}).find("no tenant with the name") != std::string::npos);
-  const Tenants renamed({tenant("only")});
+  const Tenants renamed({named_tenant("only")});
   CHECK(who(renamed, {}) == "only");
-  const Tenants two({tenant("a"), tenant("b")});
+  const Tenants two({named_tenant("a"), named_tenant("b")});
   CHECK(who(two, {.tenant = "b"}) == "b");
   CHECK(who(two, {}).find("GPUPOOL_TENANT") != std::string::npos);
 }
@@ -105,7 +105,7 @@ TEST_CASE("the credential of an admitted client is kept and its revocation is de
 }
 
 TEST_CASE("a tenant with only retired tokens admits no client") {
-  Tenant a = tenant("a");
+  Tenant a = named_tenant("a");
   a.retired_tokens = {hash_token(kTokenOfA)};
   CHECK(check_tenants({a}));
   const Tenants tenants({a});

@@ -52,7 +52,7 @@ void drop_texels(FakeArray& array) {
   driver().memory_used -= array.texels.size();
   driver().arrays.erase(&array);
 }
-CUresult create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+CUresult create_array(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   const Lock lock(driver().mutex);
   if (row_of(*shape) == 0 || row_of(*shape) * std::max<size_t>(shape->Height, 1) > FakeDriver::kMemory ||
       shape->Depth > 1000) {
@@ -63,7 +63,7 @@ CUresult create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   if (result == CUDA_SUCCESS) *array = reinterpret_cast<CUarray>(made.release());
   return result;
 }
-CUresult destroy(CUarray array) {
+CUresult destroy_array(CUarray array) {
   const Lock lock(driver().mutex);
   FakeArray* const known = find(array);
   if (!known) return misuse();
@@ -73,7 +73,7 @@ CUresult destroy(CUarray array) {
 }
 CUresult create_levels(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
   CUarray whole = nullptr;
-  if (const CUresult result = create(&whole, shape); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = create_array(&whole, shape); result != CUDA_SUCCESS) return result;
   const Lock lock(driver().mutex);
   FakeArray& made = *find(whole);
   for (unsigned i = 0; i < levels; ++i) {
@@ -94,7 +94,7 @@ CUresult destroy_levels(CUmipmappedArray array) {
     if (!known) return misuse();
     for (const auto& level : known->levels) drop_texels(*level);
   }
-  return destroy(reinterpret_cast<CUarray>(array));
+  return destroy_array(reinterpret_cast<CUarray>(array));
 }
 CUresult get_level(CUarray* level, CUmipmappedArray array, unsigned number) {
   const Lock lock(driver().mutex);
@@ -305,43 +305,31 @@ CUresult describe(CUdevResourceDesc* description, CUdevResource* resources, unsi
 }
 #endif
 
-const std::unordered_map<std::string_view, void*> kSymbols = {
-    FAKE(cuArray3DCreate_v2, create),
-    FAKE(cuArrayDestroy, destroy),
-    FAKE(cuMipmappedArrayCreate, create_levels),
-    FAKE(cuMipmappedArrayDestroy, destroy_levels),
-    FAKE(cuMipmappedArrayGetLevel, get_level),
-    FAKE(cuArrayGetPlane, get_plane),
-    FAKE(cuArrayGetSparseProperties, sparse),
-    FAKE(cuTexObjectCreate, create_texture),
-    FAKE(cuTexObjectDestroy, destroy_texture),
-    FAKE(cuSurfObjectCreate, create_surface),
-    FAKE(cuSurfObjectDestroy, destroy_texture),
-    FAKE(cuMemcpy3DAsync_v2, copy),
-    FAKE(cuTexRefCreate, create_reference),
-    FAKE(cuTexRefDestroy, destroy_reference),
-    FAKE(cuModuleGetTexRef, module_reference),
-    FAKE(cuTexRefSetArray, set_array),
-    FAKE(cuTexRefSetAddress_v2, set_address),
-    FAKE(cuTexRefSetAddress2D_v3, set_rows),
-    FAKE(cuTexRefSetBorderColor, set_border),
-    FAKE(cuStreamSetAttribute, set_attribute),
+const std::unordered_map<std::string_view, void*> kArraySymbols = {
+    FAKE(cuArray3DCreate_v2, create_array),        FAKE(cuArrayDestroy, destroy_array),
+    FAKE(cuMipmappedArrayCreate, create_levels),   FAKE(cuMipmappedArrayDestroy, destroy_levels),
+    FAKE(cuMipmappedArrayGetLevel, get_level),     FAKE(cuArrayGetPlane, get_plane),
+    FAKE(cuArrayGetSparseProperties, sparse),      FAKE(cuTexObjectCreate, create_texture),
+    FAKE(cuTexObjectDestroy, destroy_texture),     FAKE(cuSurfObjectCreate, create_surface),
+    FAKE(cuSurfObjectDestroy, destroy_texture),    FAKE(cuMemcpy3DAsync_v2, copy),
+    FAKE(cuTexRefCreate, create_reference),        FAKE(cuTexRefDestroy, destroy_reference),
+    FAKE(cuModuleGetTexRef, module_reference),     FAKE(cuTexRefSetArray, set_array),
+    FAKE(cuTexRefSetAddress_v2, set_address),      FAKE(cuTexRefSetAddress2D_v3, set_rows),
+    FAKE(cuTexRefSetBorderColor, set_border),      FAKE(cuStreamSetAttribute, set_attribute),
 #if CUDA_VERSION >= 12000
     FAKE(cuTensorMapEncodeTiled, encode_tiled),
 #endif
 #if CUDA_VERSION >= 12040
-    FAKE(cuDeviceGetDevResource, device_resource),
-    FAKE(cuCtxGetDevResource, context_resource),
-    FAKE(cuDevSmResourceSplitByCount, split),
-    FAKE(cuDevResourceGenerateDesc, describe),
+    FAKE(cuDeviceGetDevResource, device_resource), FAKE(cuCtxGetDevResource, context_resource),
+    FAKE(cuDevSmResourceSplitByCount, split),      FAKE(cuDevResourceGenerateDesc, describe),
 #endif
 };
 
 }  // namespace
 
 void* fake_array_symbol(std::string_view name) {
-  const auto found = kSymbols.find(name);
-  return found == kSymbols.end() ? nullptr : found->second;
+  const auto found = kArraySymbols.find(name);
+  return found == kArraySymbols.end() ? nullptr : found->second;
 }
 
 }  // namespace gpupool::worker::test

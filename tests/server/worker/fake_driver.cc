@@ -274,7 +274,7 @@ CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
   }
 }
 
-const std::unordered_map<std::string_view, void*> kSymbols = {
+const std::unordered_map<std::string_view, void*> kDriverSymbols = {
     FAKE(cuCtxSetCurrent, set_current),
     FAKE(cuDevicePrimaryCtxRetain, retain),
     FAKE(cuDevicePrimaryCtxRelease_v2, release),
@@ -331,8 +331,8 @@ FakeDriver::~FakeDriver() {
 void* FakeDriver::symbol(const char* name) const {
   if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos)
     return nullptr;
-  const auto found = kSymbols.find(name);
-  if (found != kSymbols.end()) return found->second;
+  const auto found = kDriverSymbols.find(name);
+  if (found != kDriverSymbols.end()) return found->second;
   for (const auto more : {fake_memory_symbol, fake_module_symbol, fake_graph_symbol, fake_array_symbol}) {
     if (void* const function = more(name)) return function;
   }

@@ -40,12 +40,12 @@ FakeExecutable& executable_of(CUgraphExec executable) {
   return *reinterpret_cast<FakeExecutable*>(executable);
 }
 
-CUresult create(CUgraph* graph, unsigned) {
+CUresult create_graph(CUgraph* graph, unsigned) {
   auto* const made = new FakeGraph;
   *graph = reinterpret_cast<CUgraph>(made);
   return driver().locked([&] { return driver().graphs.insert(made), CUDA_SUCCESS; });
 }
-CUresult destroy(CUgraph graph) {
+CUresult destroy_graph(CUgraph graph) {
   const bool known = driver().locked([&] { return driver().graphs.erase(graph) == 1; });
   if (!known) return CUDA_ERROR_INVALID_VALUE;
   delete &graph_of(graph);
@@ -171,7 +171,7 @@ CUresult destroy_executable(CUgraphExec executable) {
   delete &executable_of(executable);
   return CUDA_SUCCESS;
 }
-CUresult launch(CUgraphExec handle, CUstream stream) {
+CUresult launch_graph(CUgraphExec handle, CUstream stream) {
   FakeExecutable& executable = executable_of(handle);
   const CUresult refused = driver().locked([&] {
     driver().graph_launches.push_back(executable.nodes.size());
@@ -216,9 +216,9 @@ CUresult update(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* 
   return CUDA_SUCCESS;
 }
 
-const std::unordered_map<std::string_view, void*> kSymbols = {
-    FAKE(cuGraphCreate, create),
-    FAKE(cuGraphDestroy, destroy),
+const std::unordered_map<std::string_view, void*> kGraphSymbols = {
+    FAKE(cuGraphCreate, create_graph),
+    FAKE(cuGraphDestroy, destroy_graph),
     FAKE(cuGraphAddKernelNode_v2, add_kernel),
     FAKE(cuGraphAddMemsetNode, add_fill),
     FAKE(cuGraphAddMemcpyNode, add_copy),
@@ -232,7 +232,7 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuGraphAddEventWaitNode, add_wait),
     FAKE(cuGraphInstantiateWithFlags, instantiate),
     FAKE(cuGraphExecDestroy, destroy_executable),
-    FAKE(cuGraphLaunch, launch),
+    FAKE(cuGraphLaunch, launch_graph),
     FAKE(cuGraphExecKernelNodeSetParams_v2, set_kernel),
     FAKE(cuGraphExecMemsetNodeSetParams, set_fill),
     FAKE(cuGraphExecHostNodeSetParams, set_host),
@@ -243,8 +243,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
 }  // namespace
 
 void* fake_graph_symbol(std::string_view name) {
-  const auto found = kSymbols.find(name);
-  return found == kSymbols.end() ? nullptr : found->second;
+  const auto found = kGraphSymbols.find(name);
+  return found == kGraphSymbols.end() ? nullptr : found->second;
 }
 
 }  // namespace gpupool::worker::test

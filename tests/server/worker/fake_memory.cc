@@ -280,7 +280,7 @@ CUresult memory_info(size_t* free, size_t* total) {
   return CUDA_SUCCESS;
 }
 
-const std::unordered_map<std::string_view, void*> kSymbols = {
+const std::unordered_map<std::string_view, void*> kMemorySymbols = {
     FAKE(cuMemGetInfo_v2, memory_info),
     {"softgpu_zeroes_memory", reinterpret_cast<void*>(&zeroes_memory)},
     FAKE(cuMemHostAlloc, host_alloc),
@@ -323,8 +323,8 @@ bool is_mapped(uint64_t address, size_t size) {
 }
 
 void* fake_memory_symbol(std::string_view name) {
-  const auto found = kSymbols.find(name);
-  return found == kSymbols.end() ? nullptr : found->second;
+  const auto found = kMemorySymbols.find(name);
+  return found == kMemorySymbols.end() ? nullptr : found->second;
 }
 
 }  // namespace gpupool::worker::test

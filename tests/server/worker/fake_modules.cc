@@ -100,8 +100,8 @@ CUresult note_launch(CUfunction function, CUstream stream, FakeLaunch launch, vo
     return true;
   });
 }
-CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned, unsigned, unsigned,
-                unsigned, CUstream stream, void**, void** extra) {
+CUresult launch_kernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned, unsigned, unsigned,
+                       unsigned, CUstream stream, void**, void** extra) {
   return note_launch(function, stream, {.grid = {x, y, z}}, extra);
 }
 CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void**, void** extra) {
@@ -112,7 +112,7 @@ CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void
                      extra);
 }
 
-const std::unordered_map<std::string_view, void*> kSymbols = {
+const std::unordered_map<std::string_view, void*> kModuleSymbols = {
     FAKE(cuModuleLoadDataEx, load_module),
     FAKE(cuModuleUnload, unload_module),
     FAKE(cuModuleGetFunction, get_function),
@@ -123,15 +123,15 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuModuleGetFunctionCount, function_count),
     FAKE(cuModuleEnumerateFunctions, enumerate_functions),
 #endif
-    FAKE(cuLaunchKernel, launch),
+    FAKE(cuLaunchKernel, launch_kernel),
     FAKE(cuLaunchKernelEx, launch_extended),
 };
 
 }  // namespace
 
 void* fake_module_symbol(std::string_view name) {
-  const auto found = kSymbols.find(name);
-  return found == kSymbols.end() ? nullptr : found->second;
+  const auto found = kModuleSymbols.find(name);
+  return found == kModuleSymbols.end() ? nullptr : found->second;
 }
 
 }  // namespace gpupool::worker::test

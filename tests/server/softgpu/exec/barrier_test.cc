@@ -4,7 +4,7 @@ using namespace softgpu_test;
 
 namespace {
 
-struct Params {
+struct BarrierParams {
   uint32_t* out;
   uint32_t a, b;
 };
@@ -18,17 +18,17 @@ void ring_kernel(ThreadContext* t) {
   auto* cells = shared<uint32_t>(t);
   const uint32_t n = t->block->block_dim[0], me = t->linear_tid;
   cells[me] = me;
-  for (uint32_t round = 0; round < params<Params>(t).a; ++round) {
+  for (uint32_t round = 0; round < params<BarrierParams>(t).a; ++round) {
     sync(t);
     const uint32_t got = cells[(me + 1) % n];
     sync(t);
     cells[me] = got + 1;
   }
-  if (t->block->block_idx[0] == 0) params<Params>(t).out[me] = cells[me];
+  if (t->block->block_idx[0] == 0) params<BarrierParams>(t).out[me] = cells[me];
 }
 
 void reduction_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<BarrierParams>(t);
   const uint32_t odd = t->linear_tid % 2, me = t->linear_tid;
   p.out[me * 4 + 0] = softgpu_barrier(t, 0, 0, BarrierReduction::popc, odd);
   p.out[me * 4 + 1] = softgpu_barrier(t, 0, 0, BarrierReduction::conjunction, odd);
@@ -38,7 +38,7 @@ void reduction_kernel(ThreadContext* t) {
 
 // Even warps meet at barrier 1 and odd ones at barrier 2, a different number of times.
 void partial_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<BarrierParams>(t);
   const uint32_t side = t->warp % 2, n = t->block->block_dim[0] / 2;
   auto* counter = reinterpret_cast<std::atomic<uint32_t>*>(shared<uint32_t>(t)) + side;
   if (t->linear_tid < 64 && t->lane == 0) *counter = 0;
@@ -53,7 +53,7 @@ void partial_kernel(ThreadContext* t) {
 
 // Warp 0 produces data and continues without waiting; warp 1 consumes the data.
 void producer_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<BarrierParams>(t);
   auto* cells = shared<uint32_t>(t);
   if (t->warp == 0) {
     cells[t->lane] = 100 + t->lane;
@@ -65,7 +65,7 @@ void producer_kernel(ThreadContext* t) {
 }
 
 void early_exit_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<BarrierParams>(t);
   if (t->linear_tid % 3 == 0) return;
   if (t->linear_tid % 3 == 1) softgpu_exit(t);
   for (uint32_t i = 0; i < p.a; ++i) {
@@ -87,7 +87,7 @@ void bad_barrier_kernel(ThreadContext* t) {
   sync(t, 16);
 }
 
-GridResult run_shared(ThreadEntry kernel, uint32_t blocks, uint32_t threads, Params p) {
+GridResult run_shared(ThreadEntry kernel, uint32_t blocks, uint32_t threads, BarrierParams p) {
   auto r = request(kernel, blocks, threads, p);
   r.static_shared_bytes = 4096;
   return run(executor(), std::move(r));

@@ -6,7 +6,7 @@ using namespace softgpu_test;
 
 namespace {
 
-struct Params {
+struct ConvergeParams {
   uint32_t* out;
 };
 
@@ -24,7 +24,7 @@ void reduce_kernel(ThreadContext* t) {
     softgpu_converge(t, 2);
     *words += other;
   }
-  if (t->lane == 0) params<Params>(t).out[t->warp] = *words;
+  if (t->lane == 0) params<ConvergeParams>(t).out[t->warp] = *words;
 }
 
 // Lanes leave the loop after different counts; at point 2 each must see the last store of every other lane.
@@ -38,7 +38,7 @@ void uneven_loop_kernel(ThreadContext* t) {
   softgpu_converge(t, 2);
   uint32_t sum = 0;
   for (uint32_t lane = 0; lane < 32; ++lane) sum += volatile_load(words + lane);
-  params<Params>(t).out[t->lane] = sum;
+  params<ConvergeParams>(t).out[t->lane] = sum;
 }
 
 // The loop yields, as a loop with a volatile load does; its lanes must converge nevertheless.
@@ -52,12 +52,12 @@ void yielding_loop_kernel(ThreadContext* t) {
     *words += other;
     softgpu_yield(t);
   }
-  params<Params>(t).out[t->lane] = *words;
+  params<ConvergeParams>(t).out[t->lane] = *words;
 }
 
 // Lane 0 passes an early point repeatedly until a lane that waits at a later point has continued.
 void spinning_kernel(ThreadContext* t) {
-  auto* flag = reinterpret_cast<std::atomic<uint32_t>*>(params<Params>(t).out);
+  auto* flag = reinterpret_cast<std::atomic<uint32_t>*>(params<ConvergeParams>(t).out);
   if (t->lane == 0) {
     while (flag->load() == 0) {
       softgpu_converge(t, 1);
@@ -79,11 +79,11 @@ void barrier_kernel(ThreadContext* t) {
     words[t->linear_tid] += volatile_load(words + (t->linear_tid ^ 1));
   }
   softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
-  params<Params>(t).out[t->linear_tid] = words[t->linear_tid];
+  params<ConvergeParams>(t).out[t->linear_tid] = words[t->linear_tid];
 }
 
 GridResult run_with_shared(ThreadEntry kernel, uint32_t threads, uint32_t* out) {
-  auto r = request(kernel, 1, threads, Params{out});
+  auto r = request(kernel, 1, threads, ConvergeParams{out});
   r.static_shared_bytes = threads * 4;
   return run(executor(), std::move(r));
 }

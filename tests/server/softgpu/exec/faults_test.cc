@@ -8,7 +8,7 @@ using namespace softgpu_test;
 
 namespace {
 
-struct Params {
+struct FaultParams {
   uint64_t address;
   std::atomic<uint32_t>* after;  // counts threads that continued
 };
@@ -20,7 +20,7 @@ __attribute__((no_sanitize("undefined", "address", "thread"))) void store(uint64
 
 // Accesses memory as generated code does: with a check first if the address is outside the range.
 void access_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<FaultParams>(t);
   if (t->linear_tid == 5) {
     if (!in_range(p.address, 4) || p.address % 4 != 0) softgpu_check_access(t, p.address, 4, 1);
     store(p.address);
@@ -32,7 +32,7 @@ __attribute__((no_sanitize("undefined", "address", "thread"))) uint32_t load(uin
   return *reinterpret_cast<volatile uint32_t*>(address);
 }
 void load_null_kernel(ThreadContext* t) {
-  params<Params>(t).after->fetch_add(load(params<Params>(t).address));
+  params<FaultParams>(t).after->fetch_add(load(params<FaultParams>(t).address));
 }
 
 void overflow(volatile char* above, int depth) {
@@ -44,19 +44,19 @@ void overflow(volatile char* above, int depth) {
 void overflow_kernel(ThreadContext* t) {
   volatile char start[1] = {1};
   overflow(start, 100000);
-  params<Params>(t).after->fetch_add(1);
+  params<FaultParams>(t).after->fetch_add(1);
 }
 
 void jump_kernel(ThreadContext* t) {
-  reinterpret_cast<void (*)()>(params<Params>(t).address)();
-  params<Params>(t).after->fetch_add(1);
+  reinterpret_cast<void (*)()>(params<FaultParams>(t).address)();
+  params<FaultParams>(t).after->fetch_add(1);
 }
 
 void trap_kernel(ThreadContext* t) {
   softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
   if (t->linear_tid == 7) softgpu_fault(t, FaultKind::trap, 0);
   softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
-  params<Params>(t).after->fetch_add(1);
+  params<FaultParams>(t).after->fetch_add(1);
 }
 
 void invalid_instruction_kernel(ThreadContext*) {
@@ -65,7 +65,7 @@ void invalid_instruction_kernel(ThreadContext*) {
 
 void fine_kernel(ThreadContext* t) {
   softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
-  params<Params>(t).after->fetch_add(1);
+  params<FaultParams>(t).after->fetch_add(1);
 }
 
 void shared_overrun_kernel(ThreadContext* t) {
@@ -74,7 +74,7 @@ void shared_overrun_kernel(ThreadContext* t) {
 
 void assert_kernel(ThreadContext* t) {
   const auto text = [](const char* s) { return reinterpret_cast<uint64_t>(s); };
-  auto* strings = reinterpret_cast<char*>(params<Params>(t).address);
+  auto* strings = reinterpret_cast<char*>(params<FaultParams>(t).address);
   if (t->tid[0] == 2 && t->block->block_idx[0] == 1) {
     softgpu_assertfail(t, text(strings), text(strings + 32), 42, text(strings + 64), 1);
   }
@@ -83,10 +83,10 @@ void assert_kernel(ThreadContext* t) {
 // Every third thread of block 1 fails; the others continue to a barrier or, in loops, to their end.
 void several_asserts_kernel(ThreadContext* t) {
   const auto text = [](const char* s) { return reinterpret_cast<uint64_t>(s); };
-  auto* strings = reinterpret_cast<char*>(params<Params>(t).address);
+  auto* strings = reinterpret_cast<char*>(params<FaultParams>(t).address);
   if (t->linear_tid % 3 == 2)
     softgpu_assertfail(t, text(strings), text(strings + 32), 7, text(strings + 64), 1);
-  params<Params>(t).after->fetch_add(1);
+  params<FaultParams>(t).after->fetch_add(1);
   if (!BlockRun::of(t).in_loops()) softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
 }
 
@@ -97,12 +97,12 @@ void spin_for_ever_kernel(ThreadContext* t) {
 
 void check_fine() {
   Buffer<std::atomic<uint32_t>> after(1);
-  REQUIRE(run(fine_kernel, 20, 100, Params{0, after.data()}).fault == FaultKind::none);
+  REQUIRE(run(fine_kernel, 20, 100, FaultParams{0, after.data()}).fault == FaultKind::none);
   REQUIRE(after[0] == 2000);
 }
 
 template <ThreadEntry kernel>
-GridResult run_both(bool loops, uint32_t blocks, uint32_t threads, Params p) {
+GridResult run_both(bool loops, uint32_t blocks, uint32_t threads, FaultParams p) {
   auto r = request(kernel, blocks, threads, p);
   if (loops) r.code.loop_entry = in_loops<kernel>;
   r.static_shared_bytes = 256;
@@ -147,13 +147,13 @@ TEST_CASE("device memory without access rights faults") {
   auto memory = create_memory(kGranule, nullptr);
   const auto address = *allocate_addresses(kGranule, kGranule, 0);
   REQUIRE(map_memory(memory, 0, address, kGranule, Access::read));
-  CHECK(run(load_null_kernel, 1, 32, Params{address, after.data()}).fault == FaultKind::none);
-  CHECK(run(access_kernel, 1, 32, Params{address, after.data()}).fault == FaultKind::illegal_address);
+  CHECK(run(load_null_kernel, 1, 32, FaultParams{address, after.data()}).fault == FaultKind::none);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address, after.data()}).fault == FaultKind::illegal_address);
   REQUIRE(protect_memory(address, kGranule, true, true));
-  CHECK(run(access_kernel, 1, 32, Params{address, after.data()}).fault == FaultKind::none);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address, after.data()}).fault == FaultKind::none);
   CHECK(*reinterpret_cast<uint32_t*>(address) == 1);
   unmap_memory(address, kGranule);
-  CHECK(run(access_kernel, 1, 32, Params{address, after.data()}).fault == FaultKind::illegal_address);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address, after.data()}).fault == FaultKind::illegal_address);
   free_addresses(address, kGranule);
 }
 
@@ -162,13 +162,16 @@ TEST_CASE("registered host memory is accessible until it is unregistered") {
   auto word = std::make_unique<uint32_t[]>(4);
   const auto address = reinterpret_cast<uint64_t>(word.get());
   REQUIRE(register_host(address, 16, false));
-  CHECK(run(access_kernel, 1, 32, Params{address + 4, after.data()}).fault == FaultKind::none);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address + 4, after.data()}).fault == FaultKind::none);
   CHECK(word[1] == 1);
-  CHECK(run(access_kernel, 1, 32, Params{address + 14, after.data()}).fault == FaultKind::illegal_address);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address + 14, after.data()}).fault ==
+        FaultKind::illegal_address);
   REQUIRE(unregister_host(address));
-  CHECK(run(access_kernel, 1, 32, Params{address + 4, after.data()}).fault == FaultKind::illegal_address);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address + 4, after.data()}).fault ==
+        FaultKind::illegal_address);
   REQUIRE(register_host(address, 16, true));
-  CHECK(run(access_kernel, 1, 32, Params{address + 4, after.data()}).fault == FaultKind::illegal_address);
+  CHECK(run(access_kernel, 1, 32, FaultParams{address + 4, after.data()}).fault ==
+        FaultKind::illegal_address);
   unregister_host(address);
 }
 
@@ -197,11 +200,11 @@ TEST_CASE("overrunning the stack or shared memory is a fault") {
 
 TEST_CASE("a trap stops the block at once and the grid's other blocks at the latest at their next wait") {
   Buffer<std::atomic<uint32_t>> after(1);
-  const GridResult result = run(trap_kernel, 1, 64, Params{0, after.data()});
+  const GridResult result = run(trap_kernel, 1, 64, FaultParams{0, after.data()});
   CHECK(result.fault == FaultKind::trap);
   CHECK(after[0] == 0);
   CHECK(result.detail == "kernel test_kernel, block (0,0,0), thread (7,0,0): trap");
-  CHECK(run(spin_for_ever_kernel, 5, 4, Params{}).fault == FaultKind::trap);
+  CHECK(run(spin_for_ever_kernel, 5, 4, FaultParams{}).fault == FaultKind::trap);
   check_fine();
 }
 
@@ -211,13 +214,14 @@ TEST_CASE("a failed assertion prints the same line as CUDA") {
   std::strcpy(strings.data() + 32, "a.cu");
   std::strcpy(strings.data() + 64, "void f(int)");
   take_assert_output();
-  const GridResult result = run(assert_kernel, 3, 4, Params{strings.address(), nullptr});
+  const GridResult result = run(assert_kernel, 3, 4, FaultParams{strings.address(), nullptr});
   CHECK(result.fault == FaultKind::assertion);
   const std::string line = "a.cu:42: void f(int): block: [1,0,0], thread: [2,0,0] Assertion `x > 0` failed.";
   CHECK(result.detail == line);
   CHECK(take_assert_output() == line + "\n");
   CHECK(take_assert_output().empty());
-  CHECK(run(assert_kernel, 3, 4, Params{64, nullptr}).fault == FaultKind::assertion);  // unreadable strings
+  const FaultParams unreadable{64, nullptr};
+  CHECK(run(assert_kernel, 3, 4, unreadable).fault == FaultKind::assertion);
   take_assert_output();
 }
 
@@ -229,7 +233,7 @@ TEST_CASE("each thread of a block that fails an assertion prints its line") {
   std::strcpy(strings.data() + 64, "void f(int)");
   Buffer<std::atomic<uint32_t>> after(1);
   take_assert_output();
-  const Params p{strings.address(), after.data()};
+  const FaultParams p{strings.address(), after.data()};
   auto r = request(several_asserts_kernel, 1, 1, p);
   if (loops) r.code.loop_entry = in_loops<several_asserts_kernel>;
   r.block_dim[0] = 40;
@@ -250,9 +254,9 @@ TEST_CASE("each thread of a block that fails an assertion prints its line") {
 TEST_CASE("a thousand faults leak no mappings") {
   Buffer<std::atomic<uint32_t>> after(1);
   auto once = [&] {
-    run(overflow_kernel, 2, 3, Params{0, after.data()});
-    run(load_null_kernel, 2, 64, Params{0, after.data()});
-    run(trap_kernel, 4, 64, Params{0, after.data()});
+    run(overflow_kernel, 2, 3, FaultParams{0, after.data()});
+    run(load_null_kernel, 2, 64, FaultParams{0, after.data()});
+    run(trap_kernel, 4, 64, FaultParams{0, after.data()});
   };
   for (int i = 0; i < 30; ++i) once();
   const size_t before = mappings();
@@ -264,8 +268,8 @@ TEST_CASE("a fault of one grid does not affect concurrent grids") {
   Buffer<std::atomic<uint32_t>> after(1);
   std::vector<std::future<GridResult>> good, bad;
   for (int i = 0; i < 100; ++i) {
-    good.push_back(submit(executor(), request(fine_kernel, 5, 40, Params{0, after.data()})));
-    bad.push_back(submit(executor(), request(load_null_kernel, 5, 40, Params{0, after.data()})));
+    good.push_back(submit(executor(), request(fine_kernel, 5, 40, FaultParams{0, after.data()})));
+    bad.push_back(submit(executor(), request(load_null_kernel, 5, 40, FaultParams{0, after.data()})));
   }
   for (auto& result : good) CHECK(result.get().fault == FaultKind::none);
   for (auto& result : bad) CHECK(result.get().fault == FaultKind::illegal_address);

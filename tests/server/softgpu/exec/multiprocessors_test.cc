@@ -12,7 +12,7 @@ namespace {
 
 using Word = std::atomic<uint32_t>;
 
-struct Params {
+struct WordsParams {
   Word* words;
 };
 
@@ -20,11 +20,11 @@ struct Params {
 void who_kernel(ThreadContext* t) {
   volatile uint64_t sum = 0;
   for (int i = 0; i < 20'000; ++i) sum = sum + static_cast<uint64_t>(i);
-  params<Params>(t).words[t->block->block_idx[0]].store(static_cast<uint32_t>(gettid()));
+  params<WordsParams>(t).words[t->block->block_idx[0]].store(static_cast<uint32_t>(gettid()));
 }
 
 void endless_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<WordsParams>(t);
   p.words[1].store(static_cast<uint32_t>(gettid()));
   while (p.words[0].load() == 0) {
   }
@@ -32,7 +32,7 @@ void endless_kernel(ThreadContext* t) {
 
 // Two blocks that wait for each other without yielding: they end only if two threads run them.
 void pair_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<WordsParams>(t);
   p.words[0].fetch_add(1);
   while (p.words[0].load() < 2) {
   }
@@ -40,7 +40,7 @@ void pair_kernel(ThreadContext* t) {
 
 // Every block waits for all others, which ends only if all are on the device at once.
 void meet_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<WordsParams>(t);
   p.words[0].fetch_add(1);
   while (p.words[0].load() < t->block->grid_dim[0]) softgpu_yield(t);
 }
@@ -67,8 +67,8 @@ TEST_CASE("a grid runs only on its multiprocessors") {
   Buffer<Word> two(kBlocks), other(kBlocks);
   std::set<uint32_t> here, there;
   for (int round = 0; round < 5; ++round) {
-    auto first = submit(*own, on({1, 2}, request(who_kernel, kBlocks, 1, Params{two.data()})));
-    auto second = submit(*own, on({3}, request(who_kernel, kBlocks, 1, Params{other.data()})));
+    auto first = submit(*own, on({1, 2}, request(who_kernel, kBlocks, 1, WordsParams{two.data()})));
+    auto second = submit(*own, on({3}, request(who_kernel, kBlocks, 1, WordsParams{other.data()})));
     REQUIRE(first.get().fault == FaultKind::none);
     REQUIRE(second.get().fault == FaultKind::none);
     here.merge(seen(two));
@@ -83,17 +83,20 @@ TEST_CASE("a grid runs only on its multiprocessors") {
 TEST_CASE("a grid runs on all of its multiprocessors") {
   auto own = GridExecutor::create(4, nullptr);
   Buffer<Word> words(1);
-  CHECK(run(*own, on({0, 3}, request(pair_kernel, 2, 1, Params{words.data()}))).fault == FaultKind::none);
+  CHECK(run(*own, on({0, 3}, request(pair_kernel, 2, 1, WordsParams{words.data()}))).fault ==
+        FaultKind::none);
 }
 
 TEST_CASE("an endless grid does not block grids on other multiprocessors") {
   auto own = GridExecutor::create(3, nullptr);
   Buffer<Word> flag(2), words(kBlocks), everywhere(kBlocks);
-  auto endless = submit(*own, on({1}, request(endless_kernel, 1, 1, Params{flag.data()})));
-  auto behind = submit(*own, on({1}, request(who_kernel, 1, 1, Params{words.data()})));
-  REQUIRE(run(*own, on({0}, request(who_kernel, kBlocks, 1, Params{words.data()}))).fault == FaultKind::none);
+  auto endless = submit(*own, on({1}, request(endless_kernel, 1, 1, WordsParams{flag.data()})));
+  auto behind = submit(*own, on({1}, request(who_kernel, 1, 1, WordsParams{words.data()})));
+  REQUIRE(run(*own, on({0}, request(who_kernel, kBlocks, 1, WordsParams{words.data()}))).fault ==
+          FaultKind::none);
   // A grid without multiprocessors of its own uses those that are free.
-  REQUIRE(run(*own, request(who_kernel, kBlocks, 1, Params{everywhere.data()})).fault == FaultKind::none);
+  REQUIRE(run(*own, request(who_kernel, kBlocks, 1, WordsParams{everywhere.data()})).fault ==
+          FaultKind::none);
   CHECK(behind.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
   CHECK(!seen(words).contains(flag[1].load()));
   CHECK(!seen(everywhere).contains(flag[1].load()));
@@ -105,7 +108,7 @@ TEST_CASE("an endless grid does not block grids on other multiprocessors") {
 TEST_CASE("blocks of a cooperative grid synchronise on one multiprocessor") {
   auto own = GridExecutor::create(3, nullptr);
   Buffer<Word> words(1);
-  GridRequest r = on({2}, request(meet_kernel, 20, 1, Params{words.data()}));
+  GridRequest r = on({2}, request(meet_kernel, 20, 1, WordsParams{words.data()}));
   r.cooperative = true;
   CHECK(run(*own, std::move(r)).fault == FaultKind::none);
   CHECK(words[0] == 20);
@@ -119,7 +122,7 @@ TEST_CASE("submitting a grid wakes a worker that may run it") {
   Buffer<Word> words(kThreads);
   std::latch done(kThreads);
   std::function<void(unsigned)> start = [&](unsigned i) {
-    own->submit(on({i}, request(who_kernel, 1, 1, Params{&words[i]})), [&, i](GridResult result) {
+    own->submit(on({i}, request(who_kernel, 1, 1, WordsParams{&words[i]})), [&, i](GridResult result) {
       if (result.fault == FaultKind::none && i + 1 < kThreads) start(i + 1);
       done.count_down();
     });
@@ -131,5 +134,6 @@ TEST_CASE("submitting a grid wakes a worker that may run it") {
 
 TEST_CASE("rejects a grid on multiprocessors that do not exist") {
   Buffer<Word> words(1);
-  CHECK(run(executor(), on({7}, request(who_kernel, 1, 1, Params{words.data()}))).fault != FaultKind::none);
+  CHECK(run(executor(), on({7}, request(who_kernel, 1, 1, WordsParams{words.data()}))).fault !=
+        FaultKind::none);
 }

@@ -8,13 +8,13 @@ using namespace softgpu_test;
 
 namespace {
 
-struct Params {
+struct PrintfParams {
   uint64_t format, arguments;
   int32_t* returned;
 };
 
 void printf_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<PrintfParams>(t);
   const int32_t returned = softgpu_vprintf(t, p.format, p.arguments);
   if (p.returned != nullptr) *p.returned = returned;
 }
@@ -52,7 +52,7 @@ Printed print(Packed& packed, const char* format) {
   Buffer<int32_t> returned(1);
   take_printf_output();
   const GridResult result =
-      run(printf_kernel, 1, 1, Params{packed.string(format), packed.address(), returned.data()});
+      run(printf_kernel, 1, 1, PrintfParams{packed.string(format), packed.address(), returned.data()});
   return {take_printf_output(), returned[0], result.fault};
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("printf returns the number of arguments") {
   CHECK(print(packed, "%d %d %f").returned == 3);
   CHECK(print(packed, "none").returned == 0);
   Buffer<int32_t> returned(1);
-  REQUIRE(run(printf_kernel, 1, 1, Params{0, 0, returned.data()}).fault == FaultKind::none);
+  REQUIRE(run(printf_kernel, 1, 1, PrintfParams{0, 0, returned.data()}).fault == FaultKind::none);
   CHECK(returned[0] == -1);
 }
 
@@ -147,11 +147,12 @@ TEST_CASE("printf faults with illegal address if its format or arguments are unr
   Packed packed;
   packed.add(uint64_t{8});
   CHECK(print(packed, "%s").fault == FaultKind::illegal_address);
-  CHECK(run(printf_kernel, 1, 1, Params{16, packed.address(), nullptr}).fault == FaultKind::illegal_address);
-  CHECK(run(printf_kernel, 1, 1, Params{packed.string("%d"), 16, nullptr}).fault ==
+  CHECK(run(printf_kernel, 1, 1, PrintfParams{16, packed.address(), nullptr}).fault ==
+        FaultKind::illegal_address);
+  CHECK(run(printf_kernel, 1, 1, PrintfParams{packed.string("%d"), 16, nullptr}).fault ==
         FaultKind::illegal_address);
   const auto hole = *allocate_addresses(4096, 1, 0);
-  const GridResult result = run(printf_kernel, 1, 1, Params{packed.string("%d"), hole, nullptr});
+  const GridResult result = run(printf_kernel, 1, 1, PrintfParams{packed.string("%d"), hole, nullptr});
   CHECK(result.fault == FaultKind::illegal_address);
   CHECK(result.address == hole);
   free_addresses(hole, 4096);
@@ -165,8 +166,9 @@ TEST_CASE("a full printf buffer drops the oldest output") {
   packed.add(7);
   const uint64_t format = packed.string("%09d\n");
   const uint64_t last = packed.string("the last\n");
-  REQUIRE(run(printf_kernel, 500, 1, Params{format, packed.address(), nullptr}).fault == FaultKind::none);
-  REQUIRE(run(printf_kernel, 1, 1, Params{last, packed.address(), nullptr}).fault == FaultKind::none);
+  REQUIRE(run(printf_kernel, 500, 1, PrintfParams{format, packed.address(), nullptr}).fault ==
+          FaultKind::none);
+  REQUIRE(run(printf_kernel, 1, 1, PrintfParams{last, packed.address(), nullptr}).fault == FaultKind::none);
   const std::string text = take_printf_output();
   CHECK(text.size() <= 1000);
   CHECK(text.size() > 900);
@@ -179,7 +181,8 @@ TEST_CASE("printf lines of concurrent threads are neither mixed nor lost") {
   Packed packed;
   packed.add(1).add(2.5).add(packed.string("abc"));
   const uint64_t format = packed.string("%d %.1f %s\n");
-  REQUIRE(run(printf_kernel, 100, 32, Params{format, packed.address(), nullptr}).fault == FaultKind::none);
+  REQUIRE(run(printf_kernel, 100, 32, PrintfParams{format, packed.address(), nullptr}).fault ==
+          FaultKind::none);
   std::string expected;
   for (int i = 0; i < 3200; ++i) expected += "1 2.5 abc\n";
   CHECK(take_printf_output() == expected);

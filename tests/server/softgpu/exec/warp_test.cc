@@ -8,14 +8,14 @@ namespace {
 
 constexpr uint32_t kFull = 0xffffffff;
 
-struct Params {
+struct WarpParams {
   uint32_t* out;
   ShuffleMode mode;
   uint32_t b, c, mask;
 };
 
 void shuffle_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<WarpParams>(t);
   if (((p.mask >> t->lane) & 1) == 0) return;
   uint32_t in_range = 99;
   p.out[2 * t->lane] = softgpu_shuffle(t, p.mode, 1000 + t->lane, p.b, p.c, p.mask, &in_range);
@@ -54,12 +54,12 @@ void warp_reduce_kernel(ThreadContext* t) {
   for (uint32_t offset = 16; offset > 0; offset /= 2) {
     value += softgpu_shuffle(t, ShuffleMode::down, value, offset, 31, kFull, nullptr);
   }
-  if (t->lane == 0 && t->block->block_idx[0] == 0) params<Params>(t).out[t->warp] = value;
+  if (t->lane == 0 && t->block->block_idx[0] == 0) params<WarpParams>(t).out[t->warp] = value;
 }
 
 // The halves of each warp diverge and shuffle separately, several times, before they converge.
 void diverged_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<WarpParams>(t);
   const bool low = t->lane < 16;
   const uint32_t mask = low ? 0x0000ffff : 0xffff0000;
   uint32_t value = t->lane;
@@ -70,7 +70,7 @@ void diverged_kernel(ThreadContext* t) {
 }
 
 void vote_kernel(ThreadContext* t) {
-  auto* out = params<Params>(t).out + t->lane * 8;
+  auto* out = params<WarpParams>(t).out + t->lane * 8;
   const uint32_t third = t->lane % 3 == 0;
   out[0] = softgpu_vote(t, VoteMode::ballot, third * 5, kFull);
   out[1] = softgpu_vote(t, VoteMode::all, third, kFull);
@@ -83,7 +83,7 @@ void vote_kernel(ThreadContext* t) {
 }
 
 void match_kernel(ThreadContext* t) {
-  auto* out = params<Params>(t).out + t->lane * 5;
+  auto* out = params<WarpParams>(t).out + t->lane * 5;
   const uint64_t key = (uint64_t{t->lane % 4} << 40) | 7;
   uint32_t equal = 99;
   out[0] = softgpu_match_any(t, key, kFull);
@@ -96,7 +96,7 @@ void match_kernel(ThreadContext* t) {
 // Lanes exit before the others vote: the vote ignores them.
 void ended_kernel(ThreadContext* t) {
   if (t->lane % 2) return;
-  params<Params>(t).out[t->lane] = softgpu_vote(t, VoteMode::ballot, 1, kFull);
+  params<WarpParams>(t).out[t->lane] = softgpu_vote(t, VoteMode::ballot, 1, kFull);
 }
 
 // Lanes exit after the others have begun to wait for them.
@@ -105,12 +105,12 @@ void ended_late_kernel(ThreadContext* t) {
     for (int i = 0; i < 50; ++i) softgpu_yield(t);
     return;
   }
-  params<Params>(t).out[t->lane] = softgpu_vote(t, VoteMode::ballot, 1, kFull);
+  params<WarpParams>(t).out[t->lane] = softgpu_vote(t, VoteMode::ballot, 1, kFull);
 }
 
 // The code that nvcc generates for a warp-aggregated atomic add.
 void aggregate_kernel(ThreadContext* t) {
-  auto& p = params<Params>(t);
+  auto& p = params<WarpParams>(t);
   if (t->linear_tid % 5 == 0) return;
   if (t->lane % 3 != 0) {
     const uint32_t mask = softgpu_active_mask(t);
@@ -133,19 +133,19 @@ void converged_kernel(ThreadContext* t) {
   for (uint32_t offset = 16; offset > 0; offset /= 2) {
     value += softgpu_shuffle(t, ShuffleMode::down, value, offset, 31, mask, nullptr);
   }
-  if (t->lane == 0) params<Params>(t).out[t->warp] = value;
+  if (t->lane == 0) params<WarpParams>(t).out[t->warp] = value;
 }
 
 // The active mask of the others must not wait for lane 0, which spins until they store.
 void spinning_lane_kernel(ThreadContext* t) {
-  auto* flag = reinterpret_cast<std::atomic<uint32_t>*>(params<Params>(t).out);
+  auto* flag = reinterpret_cast<std::atomic<uint32_t>*>(params<WarpParams>(t).out);
   if (t->lane == 0) {
     while (flag->load() == 0) softgpu_yield(t);
     return;
   }
   const uint32_t mask = softgpu_active_mask(t);
   if (t->lane == 5) {
-    params<Params>(t).out[1] = mask;
+    params<WarpParams>(t).out[1] = mask;
     flag->store(1);
   }
 }
@@ -170,7 +170,8 @@ TEST_CASE("shuffles follow the PTX ISA for every mode, offset, width and clamp")
     for (const uint32_t width : {32u, 16u, 8u, 2u, 1u}) {
       const uint32_t c = ((32 - width) << 8) | (mode == ShuffleMode::up ? 0 : 31);
       for (const uint32_t b : {0u, 1u, 3u, 8u, 16u, 31u, 33u}) {
-        REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), mode, b, c, kFull}).fault == FaultKind::none);
+        REQUIRE(run(shuffle_kernel, 1, 32, WarpParams{out.data(), mode, b, c, kFull}).fault ==
+                FaultKind::none);
         for (int lane = 0; lane < 32; ++lane) {
           const auto [source, in_range] = reference(mode, lane, static_cast<int>(b), static_cast<int>(c));
           INFO("mode " << static_cast<int>(mode) << " width " << width << " b " << b << " lane " << lane);
@@ -181,7 +182,7 @@ TEST_CASE("shuffles follow the PTX ISA for every mode, offset, width and clamp")
     }
   }
   // A clamp other than 0 and 31, as in hand-written PTX.
-  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::down, 2, 20, kFull}).fault ==
+  REQUIRE(run(shuffle_kernel, 1, 32, WarpParams{out.data(), ShuffleMode::down, 2, 20, kFull}).fault ==
           FaultKind::none);
   CHECK(out[2 * 18] == 1020);
   CHECK(out[2 * 19] == 1019);
@@ -189,31 +190,31 @@ TEST_CASE("shuffles follow the PTX ISA for every mode, offset, width and clamp")
 
 TEST_CASE("a shuffle waits only for the lanes of its mask") {
   Buffer<uint32_t> out(64);
-  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 4, 31, 0x00f0f0f0}).fault ==
-          FaultKind::none);
+  const WarpParams by_four{out.data(), ShuffleMode::butterfly, 4, 31, 0x00f0f0f0};
+  REQUIRE(run(shuffle_kernel, 1, 32, by_four).fault == FaultKind::none);
   CHECK(out[2 * 4] == 1004);  // its partner is not in the mask: own value
   CHECK(out[0] == 0);
-  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 1, 31, 0x00f0f0f0}).fault ==
-          FaultKind::none);
+  const WarpParams by_one{out.data(), ShuffleMode::butterfly, 1, 31, 0x00f0f0f0};
+  REQUIRE(run(shuffle_kernel, 1, 32, by_one).fault == FaultKind::none);
   CHECK(out[2 * 4] == 1005);
   CHECK(out[2 * 23] == 1022);
 }
 
 TEST_CASE("a warp reduction") {
   Buffer<uint32_t> out(32);
-  REQUIRE(run(warp_reduce_kernel, 10 / kLess + 1, 1024, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(warp_reduce_kernel, 10 / kLess + 1, 1024, WarpParams{out.data()}).fault == FaultKind::none);
   for (uint32_t w = 0; w < 32; ++w) CHECK(out[w] == 32 * (w * 32) + 496);
 }
 
 TEST_CASE("diverged halves of a warp run independently and reconverge") {
   Buffer<uint32_t> out(128);
-  REQUIRE(run(diverged_kernel, 1, 128, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(diverged_kernel, 1, 128, WarpParams{out.data()}).fault == FaultKind::none);
   for (uint32_t i = 0; i < 128; ++i) REQUIRE(out[i] == kFull);
 }
 
 TEST_CASE("votes") {
   Buffer<uint32_t> out(32 * 8);
-  REQUIRE(run(vote_kernel, 1, 32, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(vote_kernel, 1, 32, WarpParams{out.data()}).fault == FaultKind::none);
   for (uint32_t lane = 0; lane < 32; ++lane) {
     const uint32_t* got = out.data() + lane * 8;
     CHECK(got[0] == 0x49249249);
@@ -229,14 +230,14 @@ TEST_CASE("votes") {
 
 TEST_CASE("a partial warp counts only its existing lanes") {
   Buffer<uint32_t> out(32 * 8);
-  REQUIRE(run(vote_kernel, 1, 10, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(vote_kernel, 1, 10, WarpParams{out.data()}).fault == FaultKind::none);
   CHECK(out[0] == 0x249);
   CHECK(out[4] == 1);
 }
 
 TEST_CASE("matches") {
   Buffer<uint32_t> out(32 * 5);
-  REQUIRE(run(match_kernel, 1, 32, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(match_kernel, 1, 32, WarpParams{out.data()}).fault == FaultKind::none);
   for (uint32_t lane = 0; lane < 32; ++lane) {
     const uint32_t* got = out.data() + lane * 5;
     CHECK(got[0] == 0x11111111u << (lane % 4));
@@ -249,31 +250,31 @@ TEST_CASE("matches") {
 
 TEST_CASE("lanes that ended drop out of masks") {
   Buffer<uint32_t> out(32);
-  REQUIRE(run(ended_kernel, 1, 32, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(ended_kernel, 1, 32, WarpParams{out.data()}).fault == FaultKind::none);
   CHECK(out[0] == 0x55555555);
-  REQUIRE(run(ended_late_kernel, 1, 32, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(ended_late_kernel, 1, 32, WarpParams{out.data()}).fault == FaultKind::none);
   CHECK(out[3] == 0x7fffffff);
 }
 
 TEST_CASE("active masks: aggregated atomics, converged warps, spinning lanes") {
   Buffer<uint32_t> out(2000);
-  REQUIRE(run(aggregate_kernel, 4, 256, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(aggregate_kernel, 4, 256, WarpParams{out.data()}).fault == FaultKind::none);
   uint32_t expected = 0;
   for (uint32_t i = 0; i < 256; ++i) expected += i % 5 != 0 && i % 32 % 3 != 0;
   CHECK(out[0] == 4 * expected);
   for (uint32_t i = 0; i < 4 * expected; ++i) REQUIRE(out[1 + i] == 1);
   CHECK(out[1 + 4 * expected] == 0);
 
-  REQUIRE(run(converged_kernel, 1, 128, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(converged_kernel, 1, 128, WarpParams{out.data()}).fault == FaultKind::none);
   for (uint32_t w = 0; w < 4; ++w) CHECK(out[w] == 32);
 
   out[0] = 0;
-  REQUIRE(run(spinning_lane_kernel, 1, 32, Params{out.data()}).fault == FaultKind::none);
+  REQUIRE(run(spinning_lane_kernel, 1, 32, WarpParams{out.data()}).fault == FaultKind::none);
   CHECK(out[1] == 0xfffffffe);
 }
 
 TEST_CASE("lanes that wait at different operations with the same mask are a deadlock") {
-  CHECK(run(mismatch_kernel, 1, 2, Params{}).fault == FaultKind::deadlock);
+  CHECK(run(mismatch_kernel, 1, 2, WarpParams{}).fault == FaultKind::deadlock);
 }
 
 TEST_CASE("a block that runs in loops rejects operations that need fibers") {
