@@ -228,8 +228,8 @@ void BulkConnections::run_sender(Link& link) {
 }
 
 // Call before the last piece is sent, which is not lent: as soon as the server has it, the program may learn
-// that the copy is done, and free the memory. Waits until the other pieces have been sent, and ends all
-// reading of the memory for them.
+// that the copy is done, and free the memory (PieceSender::send_last). Waits until the other pieces have been
+// sent, and ends all reading of the memory for them.
 void BulkConnections::end_lending(std::unique_lock<std::mutex>& lock, const Upload& upload) {
   read_.wait(lock, [&] { return closed_ || upload.unsent == 1; });
   std::vector<transport::ResumableConnection*> connections;
@@ -259,7 +259,8 @@ Result<void> BulkConnections::send_piece(transport::Connection& connection, comp
                          return true;
                        });
   }
-  return sender.send(connection, header, parts, lends ? upload.span() : std::span<const std::byte>());
+  return lends ? sender.send(connection, header, parts, upload.span())
+               : sender.send_last(connection, header, parts);
 }
 
 void BulkConnections::run_receiver(Link& link) {

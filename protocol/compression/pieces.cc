@@ -27,6 +27,17 @@ std::span<const std::byte> PieceSender::join_parts(std::span<const iovec> parts,
 Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
                                std::span<const iovec> parts, std::span<const std::byte> lent) {
   if (resumable_) resumable_->lend(lent);
+  return send(connection, header, parts, Memory::stays);
+}
+
+Result<void> PieceSender::send_last(transport::Connection& connection, wire::BulkHeader header,
+                                    std::span<const iovec> parts) {
+  if (resumable_) resumable_->lend({});
+  return send(connection, header, parts, Memory::until_received);
+}
+
+Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
+                               std::span<const iovec> parts, Memory memory) {
   const auto start = Clock::now();
   Clock::duration blocked{};
   const size_t raw = header.length;
@@ -53,7 +64,14 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   sent_ += sizeof header + raw;
   std::vector<iovec> all{{&header, sizeof header}};
   all.insert(all.end(), parts.begin(), parts.end());
-  auto sent = send_all(connection, all, &blocked);
+  std::byte last{};
+  std::span<const std::byte> apart;
+  if (resumable_ && memory == Memory::until_received) {
+    iovec& end = all.back();
+    last = static_cast<const std::byte*>(end.iov_base)[--end.iov_len];
+    apart = {&last, 1};
+  }
+  auto sent = send_all(connection, all, &blocked, apart);
   if (next == Governor::Next::compressed)
     governor_.sent_compressed(raw, raw, Clock::now() - start, blocked);
   else
@@ -61,8 +79,10 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   return sent;
 }
 
+// A resumable connection copies bytes after it has sent them. `last` is sent when it has copied all parts, so
+// that it does not read them any more when the peer has everything.
 Result<void> PieceSender::send_all(transport::Connection& connection, std::span<const iovec> parts,
-                                   Clock::duration* blocked) {
+                                   Clock::duration* blocked, std::span<const std::byte> last) {
   const std::lock_guard lock(sending_);
   if (unsent_ != 0) {
     const iovec rest{reinterpret_cast<std::byte*>(&acknowledgement_) + sizeof acknowledgement_ - unsent_,
@@ -70,7 +90,10 @@ Result<void> PieceSender::send_all(transport::Connection& connection, std::span<
     unsent_ = 0;
     if (auto sent = transport::send_all(*resumable_, {&rest, 1}, {}, blocked); !sent) return sent;
   }
-  return transport::send_all(connection, parts, {}, blocked);
+  auto sent = transport::send_all(connection, parts, {}, blocked);
+  if (!sent || last.empty()) return sent;
+  const iovec rest{const_cast<std::byte*>(last.data()), last.size()};
+  return transport::send_all(connection, {&rest, 1}, {}, blocked);
 }
 
 // Must not wait for room: after a break the room may come only when this thread has received.

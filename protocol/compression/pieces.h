@@ -45,6 +45,9 @@ class PieceSender {
   // take_back(), which spares a connection that the peer can resume a copy of them.
   Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts,
                     std::span<const std::byte> lent = {});
+  // The same for a piece whose memory may be freed or change as soon as the peer has received all of it.
+  Result<void> send_last(transport::Connection& connection, wire::BulkHeader header,
+                         std::span<const iovec> parts);
   // For the connection's receiving thread: tells the peer how much has arrived, if that is due. Never blocks;
   // what the connection does not accept now is sent by the next call, or before the next piece.
   void acknowledge();
@@ -54,8 +57,11 @@ class PieceSender {
   uint64_t take_sent() { return std::exchange(sent_, 0); }
 
  private:
+  enum class Memory { stays, until_received };
+  Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts,
+                    Memory memory);
   Result<void> send_all(transport::Connection& connection, std::span<const iovec> parts,
-                        transport::Clock::duration* blocked);
+                        transport::Clock::duration* blocked, std::span<const std::byte> last = {});
   bool send_acknowledgement();  // call with sending_ held; false: some of it is unsent
   std::span<const std::byte> join_parts(std::span<const iovec> parts, size_t bytes);
 

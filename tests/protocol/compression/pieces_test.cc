@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -57,6 +58,7 @@ class NarrowConnection final : public transport::Connection {
       sent.insert(sent.end(), from, from + step);
       room -= step;
     }
+    if (taken) taken();
     return sent.size() - before;
   }
   Result<size_t> receive_some(std::span<std::byte> buffer) override { return buffer.size(); }
@@ -72,6 +74,7 @@ class NarrowConnection final : public transport::Connection {
   size_t room = 0;
   int waits = 0;
   Buffer sent;
+  std::function<void()> taken;  // called before send_some() returns
 };
 
 wire::BulkHeader header_of(size_t size) {
@@ -201,4 +204,31 @@ TEST_CASE("an acknowledgement waits for no room and its rest precedes the next p
   CHECK(second.length == piece.size());
   sender.acknowledge();  // of the second mebibyte
   CHECK(narrow.sent.size() == 3 * sizeof first + piece.size());
+}
+
+TEST_CASE("the memory of a last piece is not read any more when the peer has all of it") {
+  auto made = std::make_unique<NarrowConnection>();
+  NarrowConnection& narrow = *made;
+  transport::ResumableConnection connection(std::move(made));
+  connection.start();
+  PieceSender sender(Policy::off, &connection);
+  const Buffer piece = random(100'000);
+  Buffer memory = piece;
+  const size_t whole = sizeof(wire::BulkHeader) + piece.size();
+  narrow.room = whole;
+  narrow.taken = [&] {  // the program uses the memory for something else
+    if (narrow.sent.size() == whole) std::fill(memory.begin(), memory.end(), std::byte{});
+  };
+  const iovec part{memory.data(), memory.size()};
+  REQUIRE(sender.send_last(connection, header_of(piece.size()), {&part, 1}));
+  CHECK(memory != piece);
+
+  REQUIRE(connection.break_carrier({ErrorCode::lost, "cut"}));
+  connection.retire_carrier();
+  auto next = std::make_unique<NarrowConnection>();
+  NarrowConnection& again = *next;
+  again.room = whole;
+  REQUIRE(connection.resume(std::move(next), 0));
+  REQUIRE(again.sent.size() == whole);
+  CHECK(std::memcmp(again.sent.data() + sizeof(wire::BulkHeader), piece.data(), piece.size()) == 0);
 }
