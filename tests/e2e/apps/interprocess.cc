@@ -126,6 +126,7 @@ SCENARIO(interprocess_descriptors) {
   OK(kernels.launch("fill", blocks(kCount), 256, nullptr, address, 3u, kCount));
   OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   // An import in the same process gives another handle of the same memory.
+  other.await('0');  // its context takes memory
   const size_t before = free_bytes();
   OK(cuMemImportFromShareableHandle(&twin, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -161,6 +162,7 @@ SCENARIO(interprocess_descriptors_other) {
   const Peer other;
   Device device;
   Kernels kernels;
+  other.say('0');
   int descriptor = -1;
   (void)other.receive<char>(&descriptor);
   void* const shared = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
