@@ -3,9 +3,9 @@
 #include <signal.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "protocol/wire/commands.h"
+#include "tests/e2e/json.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/cutting_proxy.h"
@@ -120,7 +120,7 @@ TEST_CASE("a program behind a proxy that restarts goes on") {
     CHECK(eventually([&] {
       const Finished sessions = run_to_end({program_path("pool-admin"), "--poold",
                                             "unix:" + pool.poold().admin_socket(), "--json", "sessions"});
-      const auto list = nlohmann::json::parse(sessions.output);
+      const auto list = parse_json(sessions.output);
       return list.size() == 1 && list[0]["state"] == "running" && list[0]["resumed"] >= times;
     }));
   }

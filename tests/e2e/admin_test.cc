@@ -1,8 +1,7 @@
 // Tests pool-admin and Prometheus metrics with real programs: sessions, quotas, kill, dump.
 #include <signal.h>
 
-#include <nlohmann/json.hpp>
-
+#include "tests/e2e/json.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/has.h"
@@ -10,7 +9,6 @@
 
 using namespace gpupool;
 using namespace gpupool::testing;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -20,7 +18,7 @@ Json pool_admin(Pool& pool, std::vector<std::string> words) {
   const Finished finished = run_to_end(words);
   INFO(finished.output);
   REQUIRE(finished.status == 0);
-  return Json::parse(finished.output);
+  return parse_json(finished.output);
 }
 
 }  // namespace

@@ -3,13 +3,12 @@
 #include <signal.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "tests/e2e/json.h"
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool::testing;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -48,7 +47,7 @@ class SmallPool {
   Json ask(std::vector<std::string> words) {
     words.insert(words.begin(),
                  {program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json"});
-    return Json::parse(run_to_end(words).output);
+    return parse_json(run_to_end(words).output);
   }
   // Waits until `locker` waits for a lock of the only session, and returns poold's dump of that session.
   Json await_lock_by(const Process& locker) {

@@ -19,7 +19,7 @@ inline Json json_of(const WholePool& pool, std::vector<std::string> words) {
   const size_t begin = output.find_first_of("[{");
   INFO(output);
   REQUIRE(begin != std::string::npos);
-  return Json::parse(output.substr(begin));
+  return parse_json(output.substr(begin));
 }
 
 // A leased program that changes its memory all the time, until this object ends it.

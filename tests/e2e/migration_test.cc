@@ -271,7 +271,7 @@ TEST_CASE("a session moves although its connection is cut") {
   REQUIRE(app.await_output("working"));
   const auto asked = pool_admin(first, {"migrate", "1", "--to", second.poold().endpoint().text()});
   INFO(asked.output);
-  CHECK(Json::parse(asked.output)["migrated"] == true);
+  CHECK(parse_json(asked.output)["migrated"] == true);
   file.end_program();
   expect_success(app, "counted to");
 }

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "tests/e2e/json.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
@@ -82,7 +82,7 @@ TEST_CASE("a client whose address changes goes on from the new one") {
     const Finished listed = run_to_end(
         {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json", "sessions"});
     INFO(listed.output);
-    const auto sessions = nlohmann::json::parse(listed.output);
+    const auto sessions = parse_json(listed.output);
     REQUIRE(sessions.size() == 1);
     return sessions[0];
   };

@@ -1,16 +1,14 @@
 // Runs pool-admin against a test's poold and reads its JSON replies. Included by the tests of this folder.
 // Not thread-safe; a reply that is not JSON fails the test.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/e2e/json.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 
 namespace gpupool::testing {
-
-using Json = nlohmann::json;
 
 // Returns the command line that runs pool-admin with these words on poold's admin socket.
 inline std::vector<std::string> admin_words(const PooldProcess& poold, std::vector<std::string> words) {
@@ -29,11 +27,11 @@ inline Json json_in(const Finished& finished) {
   INFO(finished.output);
   const size_t at = finished.output.find('{');
   REQUIRE(at != std::string::npos);
-  return Json::parse(finished.output.substr(at));
+  return parse_json(finished.output.substr(at));
 }
 
 inline Json sessions_of(Pool& pool) {
-  return Json::parse(pool_admin(pool, {"sessions"}).output);
+  return parse_json(pool_admin(pool, {"sessions"}).output);
 }
 
 }  // namespace gpupool::testing

@@ -3,9 +3,9 @@
 
 #include <chrono>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/e2e/json.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/cutting_proxy.h"
@@ -14,7 +14,6 @@
 
 using namespace gpupool;
 using namespace gpupool::testing;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -27,7 +26,7 @@ std::string pool_admin(Pool& pool, std::vector<std::string> words) {
 }
 
 Json session(Pool& pool, size_t index) {
-  return Json::parse(pool_admin(pool, {"--json", "sessions"})).at(index);
+  return parse_json(pool_admin(pool, {"--json", "sessions"})).at(index);
 }
 
 // A program whose connections are cut while it is stopped, until it is continued.

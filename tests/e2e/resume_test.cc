@@ -240,7 +240,7 @@ TEST_CASE("another lease of the same tenant cannot resume a session, even with a
   std::vector<std::string> options = maker.options();
   options.insert(options.end(), kResumes.begin(), kResumes.end());
   Pool pool({}, options);
-  const std::string gpu = Json::parse(pool_admin(pool, {"gpus"}).output)[0]["uuid"];
+  const std::string gpu = parse_json(pool_admin(pool, {"gpus"}).output)[0]["uuid"];
   expect_only_with(maker.token(maker.lease({gpu}, 100)), maker.token(maker.lease({gpu}, 100)), pool);
 }
 

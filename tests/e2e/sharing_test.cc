@@ -5,10 +5,10 @@
 #include <csignal>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
 
+#include "tests/e2e/json.h"
 #include "tests/e2e/shared_pool.h"
 
 using namespace gpupool;
@@ -46,7 +46,7 @@ struct Books {
 Books read_books(SharedPool& pool) {
   Books books;
   books.asked = Clock::now();
-  const auto rows = nlohmann::json::parse(ask_poold(pool, {"--json", "tenants"}).output);
+  const auto rows = parse_json(ask_poold(pool, {"--json", "tenants"}).output);
   books.answered = Clock::now();
   for (const auto& row : rows)
     books.tenants.push_back(

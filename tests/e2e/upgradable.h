@@ -25,7 +25,7 @@ struct Upgradable {
     const Finished answer = admin(words);
     INFO(answer.output);
     REQUIRE(answer.status == 0);
-    return Json::parse(answer.output);
+    return parse_json(answer.output);
   }
   // Replaces the file and the running program.
   void upgrade() {

@@ -35,7 +35,7 @@ std::vector<Json> records_in(const std::string& text) {
   std::vector<Json> records;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('{')) records.push_back(Json::parse(line));
+    if (line.starts_with('{')) records.push_back(parse_json(line));
   }
   return records;
 }
@@ -62,7 +62,7 @@ TEST_CASE("the audit goes on over an upgrade without a gap") {
   int64_t expected = 0;
   size_t upgraded = 0;
   while (std::getline(lines, line)) {
-    const Json record = Json::parse(line);
+    const Json record = parse_json(line);
     if (boot.empty()) boot = record["boot"];
     CHECK(record["boot"] == boot);
     CHECK(record["seq"] == ++expected);
