@@ -1,9 +1,9 @@
 // Tests symbols.def against the CUDA toolkit of the build: additions of a newer toolkit fail here.
 #include <cctype>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -132,18 +132,23 @@ TEST_CASE("an error is sticky if cuda.h says that nothing works after it") {
   size_t sticky = 0;
   for (size_t start = 0; (start = text.find("/**", start)) != std::string::npos;) {
     const size_t end = text.find("*/", start);
-    std::string comment = std::regex_replace(text.substr(start, end - start), std::regex("[\\s*]+"), " ");
-    std::smatch code;
+    std::string comment;  // in one line, without the '*' at the begin of each
+    for (const char c : text.substr(start, end - start)) {
+      const bool between = c == '*' || std::isspace(static_cast<unsigned char>(c));
+      if (!between || !comment.ends_with(' ')) comment += between ? ' ' : c;
+    }
+    char name[81];
+    int code = 0;
     const std::string behind = text.substr(end + 2, 80);
     start = end;
-    if (!std::regex_search(behind, code, std::regex("^\\s*(CUDA_ERROR_\\w+)\\s*=\\s*(\\d+)"))) continue;
+    if (std::sscanf(behind.c_str(), " CUDA_ERROR_%80[A-Za-z0-9_] = %d", name, &code) != 2) continue;
     const bool documented = comment.find("process must be terminated") != std::string::npos ||
                             comment.find("context cannot be used anymore") != std::string::npos;
     // Uncorrectable hardware errors: cuda.h does not say what follows, but the driver repeats them.
     const bool hardware =
-        code[1] == "CUDA_ERROR_ECC_UNCORRECTABLE" || code[1] == "CUDA_ERROR_NVLINK_UNCORRECTABLE";
-    INFO(code[1].str());
-    CHECK(cuda::is_sticky(std::stoi(code[2])) == (documented || hardware));
+        name == std::string("ECC_UNCORRECTABLE") || name == std::string("NVLINK_UNCORRECTABLE");
+    INFO(name);
+    CHECK(cuda::is_sticky(code) == (documented || hardware));
     sticky += documented;
   }
   CHECK(sticky >= 9);  // as in the oldest header that the build accepts
