@@ -67,7 +67,7 @@ count_again() {
 # number, and -E changes the numbers. (softroce takes too long; its guest does so itself.)
 run_again() {
   local failures=$1/Testing/Temporary/LastTestsFailed.log names
-  names=$(sed -E 's/^[0-9]+://; s/[][\.*^$+?(){}|]/\\&/g' "$failures" | grep -vx softroce | paste -sd '|') || return 0
+  names=$(sed -E 's/^[0-9]+://; s/[][\.*^$+?(){}|]/\\&/g' "$failures" | grep -vxE 'softroce(\.soak)?' | paste -sd '|') || return 0
   say "running the failed tests of $1 again, one at a time"
   ctest --test-dir "$1" -R "^($names)\$" --output-on-failure 2>&1 | tee "$1/again.log" || true
   count_again "$1"
@@ -77,7 +77,7 @@ run_again() {
 run_tests() {
   local build=build/$1 log=build/$1/ctest.log now_failed
   shift
-  rm -rf "$build/ctest.status" "$build/softroce"
+  rm -rf "$build/ctest.status" "$build/softroce" "$build/softroce.soak"
   say "running the tests of $build"
   { ctest --test-dir "$build" -j "$test_jobs" --output-on-failure "$@" 2>&1 || echo $? >"$build/ctest.status"; } |
     tee "$log" | grep --line-buffered -vE '^( *Start +[0-9]+:|Test project |Internal ctest |.*\. +Passed )' || true
@@ -85,18 +85,21 @@ run_tests() {
   # ctest can fail without a failed test, for example if a test's program is missing.
   if [[ -e $build/ctest.status ]] && ((now_failed == 0)); then failed=$((failed + 1)); fi
   if [[ $retry == yes ]] && ((now_failed > 0 && now_failed <= 5)); then run_again "$build"; fi
+  tally_guest "$build" softroce
+  tally_guest "$build" softroce.soak
+}
 
-  # The entry `softroce` stands for the tests of a ctest run in a guest. Those tests are counted instead of the entry,
-  # unless it failed without a failed test.
-  local entry
-  entry=$(grep -oE '^ *[0-9]+/[0-9]+ Test +#[0-9]+: softroce \.+(\*\*\*| *)[A-Z][a-z]+' "$log" || true)
-  if [[ -e $build/softroce/ctest.log && $entry != *Skipped ]]; then
-    note "in the guest of 'softroce':"
-    grep -E "$result" "$build/softroce/ctest.log" || true
-    tally "$build/softroce" "$build/softroce/ctest.log" "$build/softroce/Temporary/LastTest.log"
-    [[ ! -e $build/softroce/again.log ]] || count_again "$build/softroce"
-    if [[ $entry == *Passed ]]; then passed=$((passed - 1)); elif ((now_failed)); then failed=$((failed - 1)); fi
-  fi
+# tally_guest BUILD ENTRY: the entry stands for the tests of a ctest run in a guest. Counts those tests instead of the entry,
+# unless it failed without a failed test.
+tally_guest() {
+  local logs=$1/$2 entry now_failed
+  entry=$(grep -oE "^ *[0-9]+/[0-9]+ Test +#[0-9]+: ${2/./\\.} \.+(\*\*\*| *)[A-Z][a-z]+" "$1/ctest.log" || true)
+  [[ -e $logs/ctest.log && $entry != *Skipped ]] || return 0
+  note "in the guest of '$2':"
+  grep -E "$result" "$logs/ctest.log" || true
+  tally "$logs" "$logs/ctest.log" "$logs/Temporary/LastTest.log"
+  [[ ! -e $logs/again.log ]] || count_again "$logs"
+  if [[ $entry == *Passed ]]; then passed=$((passed - 1)); elif ((now_failed)); then failed=$((failed - 1)); fi
 }
 
 # Prints unsteady and skipped tests and the totals. Exit status 1: a test failed, or none passed.
