@@ -155,7 +155,7 @@ void pass_despite_moves(TwoHosts& hosts, unsigned least, Programs programs) {
   const size_t step = programs == Programs::all || std::getenv("MOVES") != nullptr ? 1 : 2;
   for (bool first = true; first || moves < wanted; first = false) {
     const unsigned before = moves;
-    for (size_t i = 0; i < kSteadyPrograms.size(); i += step) {
+    for (size_t i = step - 1; i < kSteadyPrograms.size(); i += step) {
       const auto& program = kSteadyPrograms[i];
       if (is_left_out(program)) continue;
       const auto repeated = many_times(program);

@@ -34,8 +34,8 @@ bool transport_is(std::string_view name) {
 // for that long.
 constexpr const char* kRdmaTimeout = "18";
 
-// Only one worker is started ahead of each session, where poold's default are two: a worker of softgpu loads
-// LLVM, which takes longer than many a test.
+// Pools of tests keep one idle worker; poold's default is two. A softgpu worker loads LLVM, which takes
+// longer than most tests.
 std::vector<std::string> with_defaults(std::vector<std::string> options) {
   if (over_rdma()) options.insert(options.end(), {"--rdma-timeout", kRdmaTimeout});
   if (std::find(options.begin(), options.end(), "--idle-workers") == options.end())

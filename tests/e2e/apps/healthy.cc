@@ -14,7 +14,7 @@ volatile std::sig_atomic_t g_enough = 0;
 }  // namespace
 
 // [seed]: until SIGUSR1, computes, copies both ways, allocates and frees memory, streams and events, and
-// checks every result. Pauses between rounds, so that the processors do what the test does beside it.
+// checks every result. Pauses between rounds, to leave CPU time for the rest of the test.
 SCENARIO(healthy) {
   std::signal(SIGUSR1, [](int) { g_enough = 1; });
   Device device;

@@ -269,11 +269,12 @@ SCENARIO(copies_of_one_size) {
   const std::unique_ptr<uint8_t[]> memory(new uint8_t[bytes]);
   const CUstream own = stream();
   // Every block begins with a number of its own, so that none can take another's place, and continues with
-  // the pattern from another byte on. Filling and comparing single words would take longer than the copies.
+  // the pattern from another byte on, another one in each round. Filling and comparing single words would
+  // take longer than the copies.
   const auto data = pattern(2 * kBlock, 11);
   uint64_t round = 0, number = 0;
   const auto number_of = [&](size_t at) { return round << 32 | at / kBlock; };
-  const auto content = [&] { return data.data() + number * sizeof number % kBlock; };
+  const auto content = [&] { return data.data() + (number * sizeof number + round * 4099) % kBlock; };
   const auto round_trip = [&] {
     ++round;
     for (size_t at = 0; at < bytes; at += kBlock) {
