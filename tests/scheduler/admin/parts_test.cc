@@ -92,6 +92,9 @@ TEST_CASE("a wrapping column continues on the next line") {
   CHECK(wrapped("abcd", 4) == std::vector<std::string>{"abcd"});
   CHECK(wrapped("ää öö", 2) == std::vector<std::string>{"ää", "öö"});
   CHECK(wrapped("", 4) == std::vector<std::string>{""});
+  CHECK(wrapped(" ab", 2) == std::vector<std::string>{" a", "b"});
+  CHECK(wrapped("a  b", 2) == std::vector<std::string>{"a ", "b"});
+  CHECK(wrapped("ä b", 1) == std::vector<std::string>{"ä", "b"});
 }
 
 TEST_CASE("texts are truncated between UTF-8 characters") {
