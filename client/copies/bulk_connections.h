@@ -59,7 +59,8 @@ class BulkConnections {
   }
   // The connections can be resumed, with these terms but for server, options and number. Call before ready().
   void resume_with(Reconnector::Terms terms) { resume_ = std::move(terms); }
-  // The present server's. Never null; the object stays as it is when the session moves.
+  // Returns the terms of the current server; never null. A migration replaces the object and does not change
+  // it.
   std::shared_ptr<const Parameters> parameters() const {
     const std::lock_guard lock(mutex_);
     return parameters_;

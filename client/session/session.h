@@ -81,8 +81,8 @@ class Session {
   // Held by a copy from server to server, for both sessions: two copies in opposite directions, on one stream
   // of each server, would wait for each other.
   std::mutex& peer_copy() { return peer_copy_; }
-  // False once this session's server has failed to connect to the server with this address (server()). True
-  // again when this session has moved.
+  // False once a direct copy to the server with this address (server()) was refused, for whatever reason.
+  // True again when this session has moved.
   bool reaches_peer(const std::string& server) const {
     const std::lock_guard lock(server_mutex_);
     return !unreachable_peers_.contains(server);

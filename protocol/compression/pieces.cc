@@ -27,17 +27,17 @@ std::span<const std::byte> PieceSender::join_parts(std::span<const iovec> parts,
 Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
                                std::span<const iovec> parts, std::span<const std::byte> lent) {
   if (resumable_) resumable_->lend(lent);
-  return send(connection, header, parts, Memory::stays);
+  return send(connection, header, parts, Lifetime::after_return);
 }
 
 Result<void> PieceSender::send_last(transport::Connection& connection, wire::BulkHeader header,
                                     std::span<const iovec> parts) {
   if (resumable_) resumable_->lend({});
-  return send(connection, header, parts, Memory::until_received);
+  return send(connection, header, parts, Lifetime::until_received);
 }
 
 Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
-                               std::span<const iovec> parts, Memory memory) {
+                               std::span<const iovec> parts, Lifetime lifetime) {
   const auto start = Clock::now();
   Clock::duration blocked{};
   const size_t raw = header.length;
@@ -66,7 +66,7 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   all.insert(all.end(), parts.begin(), parts.end());
   std::byte last{};
   std::span<const std::byte> apart;
-  if (resumable_ && memory == Memory::until_received) {
+  if (resumable_ && lifetime == Lifetime::until_received) {
     iovec& end = all.back();
     last = static_cast<const std::byte*>(end.iov_base)[--end.iov_len];
     apart = {&last, 1};

@@ -45,7 +45,7 @@ class PieceSender {
   // take_back(), which spares a connection that the peer can resume a copy of them.
   Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts,
                     std::span<const std::byte> lent = {});
-  // The same for a piece whose memory may be freed or change as soon as the peer has received all of it.
+  // Sends a piece whose memory may be freed or change as soon as the peer has received all of it.
   Result<void> send_last(transport::Connection& connection, wire::BulkHeader header,
                          std::span<const iovec> parts);
   // For the connection's receiving thread: tells the peer how much has arrived, if that is due. Never blocks;
@@ -57,9 +57,9 @@ class PieceSender {
   uint64_t take_sent() { return std::exchange(sent_, 0); }
 
  private:
-  enum class Memory { stays, until_received };
+  enum class Lifetime { after_return, until_received };  // of a piece's memory
   Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts,
-                    Memory memory);
+                    Lifetime lifetime);
   Result<void> send_all(transport::Connection& connection, std::span<const iovec> parts,
                         transport::Clock::duration* blocked, std::span<const std::byte> last = {});
   bool send_acknowledgement();  // call with sending_ held; false: some of it is unsent

@@ -194,8 +194,8 @@ void LeaseLedger::find_double_grants_of(const std::string& uuid, const std::vect
     found.push_back("lease of unknown GPU " + uuid);
     return;
   }
-  // By lease. One that comes back before its node knows that it has left has two grants there, but uses the
-  // GPU once.
+  // By lease. A lease that returns before its node has noticed the departure has two grants there, but uses
+  // the GPU once.
   std::map<std::string, std::vector<Use>> live;
   const auto total = [&] {
     Use all;
