@@ -157,7 +157,7 @@ bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresul
   if (!from.reaches_peer(to.server()) || !is_usable(route_between(from, to))) return false;
   if (const uint32_t version = from.links().parameters()->peer_end.protocol;
       version != wire::kPeerProtocolVersion) {
-    from.set_peer_unreachable(to.server());  // so that this is logged once
+    from.set_peer_unreachable(to.server());  // so that this is logged once for each server
     log_debug(
         "server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go "
         "through this program; use the same gpupool release",
