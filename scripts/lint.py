@@ -32,6 +32,17 @@ FINDING = re.compile(r"^/\S+:\d+:\d+: (?:warning|error): .*")
 Unit = collections.namedtuple("Unit", "name sources flags folder")
 
 
+def without_precompiled_header(flags):
+    """clang cannot read GCC's. Sources name all that they need, so they compile without it."""
+    kept = []
+    for flag in flags:
+        if flag.endswith("/cmake_pch.hxx"):
+            kept.pop()  # -include
+        else:
+            kept.append(flag)
+    return kept
+
+
 def read_units(build):
     """Returns the units of a build folder's compile_commands.json. A source of several targets is in the first target's unit."""
     units, seen = [], set()
@@ -48,7 +59,7 @@ def read_units(build):
             continue
         arguments = shlex.split(entry["command"])
         object_file = arguments[arguments.index("-o") + 1]
-        flags = [a for a in arguments[1:] if a not in ("-c", "-o", object_file, str(file))]
+        flags = without_precompiled_header([a for a in arguments[1:] if a not in ("-c", "-o", object_file, str(file))])
         name = re.sub(r"\W+", "-", object_file.replace("CMakeFiles/", "").replace(".dir/", "-").removesuffix(".o"))
         units.append(Unit(name, members, flags, entry["directory"]))
     return units
@@ -147,11 +158,11 @@ def line_filter(changed, read):
 def check(options, folder, file, lines):
     """Returns the findings of one run: lists of lines, a finding and its notes. `lines`: clang-tidy's --line-filter, or empty."""
     headers = f"^{re.escape(str(ROOT))}/({'|'.join(PRODUCT + OTHERS)})/"
-    # The tables of protocol/calls exceed clang's limit of constexpr steps; the build's flags have warnings unknown to clang.
+    # The tables of protocol/calls exceed clang's limit of constexpr steps; the build's flags have options unknown to clang.
     checks = "-performance-*,-misc-*,-modernize-*" + (",-clang-analyzer-*" if options.quick else "")
     command = [options.tidy, "-p", str(folder), f"--config-file={ROOT}/.clang-tidy", f"--checks={checks}", "--quiet",
                "--warnings-as-errors=*", f"--header-filter={headers}", "--extra-arg=-fconstexpr-steps=100000000",
-               "--extra-arg=-Wno-unknown-warning-option", *([f"--line-filter={lines}"] if lines else []), str(file)]
+               "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unused-command-line-argument", *([f"--line-filter={lines}"] if lines else []), str(file)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     findings = []
     for line in done.stdout.splitlines():

@@ -32,7 +32,12 @@ END
 # A CMake unity file with the first two sources, and a single source.
 mkdir -p build/release/Unity
 printf '#include "%s"\n' "$PWD/client/first.cc" "$PWD/client/second.cc" >build/release/Unity/unity_0_cxx.cxx
-entry() { printf '{"directory": "%s", "file": "%s", "command": "c++ -I%s -std=c++20 -o %s -c %s"}' "$PWD/build/release" "$1" "$PWD" "$2" "$1"; }
+# The flags are those of a build with GCC: an option and a precompiled header that clang does not know.
+echo 'not for clang' >build/release/cmake_pch.hxx.gch
+entry() {
+  printf '{"directory": "%s", "file": "%s", "command": "c++ -I%s %s -include %s -o %s -c %s"}' "$PWD/build/release" "$1" "$PWD" \
+    '-std=c++20 -Werror --param=ggc-min-heapsize=524288' "$PWD/build/release/cmake_pch.hxx" "$2" "$1"
+}
 printf '[%s, %s]' "$(entry "$PWD/build/release/Unity/unity_0_cxx.cxx" unity.o)" "$(entry "$PWD/client/third.cc" third.o)" \
   >build/release/compile_commands.json
 
