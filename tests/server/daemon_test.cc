@@ -297,8 +297,8 @@ TEST_CASE("SIGTERM and SIGINT end poold and all of its child processes") {
   RawClient client(poold.endpoint());
   client.open();
   RawClient silent(poold.endpoint());
+  CHECK(eventually([&] { return poold.workers().size() >= 2; }));  // the session's and an idle one
   const auto workers = poold.workers();
-  CHECK(workers.size() >= 2);
   poold.process().signal(signal);
   CHECK(poold.process().wait() == 0);
   CHECK(poold.process().await_end_of_output());
