@@ -29,8 +29,18 @@ void expect_counted(Process& app) {
 std::vector<std::string> counting(unsigned rounds) {
   return {"counting", std::to_string(rounds / kShare), "40000"};
 }
-std::vector<std::string> counting_until(const std::string& file) {
-  return {"counting", "1000000", "40000", file};
+
+std::string end_file(const Upgradable& server) {
+  return server.installed.folder().path() / "end";
+}
+
+// A program that is at work until end_programs().
+std::unique_ptr<Process> start_counting(Upgradable& server, const Environment& environment = {}) {
+  return server.start({"counting", "1000000", "40000", end_file(server)}, environment);
+}
+
+void end_programs(Upgradable& server) {
+  server.installed.folder().write("end", "");
 }
 
 }  // namespace
@@ -38,9 +48,8 @@ std::vector<std::string> counting_until(const std::string& file) {
 TEST_CASE("programs go on while poold is upgraded") {
   Upgradable server;
   std::vector<std::unique_ptr<Process>> apps;
-  const std::string end = server.installed.folder().path() / "end";
-  for (int app = 0; app < 3; ++app) apps.push_back(server.start(counting_until(end)));
-  apps.push_back(server.start({"changing", end, "8"}));
+  for (int app = 0; app < 3; ++app) apps.push_back(start_counting(server));
+  apps.push_back(server.start({"changing", end_file(server), "8"}));
   for (const auto& app : apps) REQUIRE(app->await_output("working"));
   const auto workers_of = [&] {
     std::vector<pid_t> workers;
@@ -60,7 +69,7 @@ TEST_CASE("programs go on while poold is upgraded") {
     CHECK(std::ranges::count(workers, session["worker_pid"].get<pid_t>()) == 1);
   if (descriptors != 0)
     CHECK(eventually([&] { return server.pool.poold().descriptors() <= descriptors + 1; }));
-  server.installed.folder().write("end", "");
+  end_programs(server);
   for (const auto& app : apps) {
     if (app != apps.back()) expect_counted(*app);
   }
@@ -76,11 +85,11 @@ TEST_CASE("encrypted programs go on while poold is upgraded") {
   Upgradable server(
       {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
   const std::string url = "tls://127.0.0.1:" + std::to_string(server.pool.poold().port());
-  const auto app =
-      server.start(counting(600), {{"GPUPOOL", url}, {"GPUPOOL_TLS_CA", authority.certificate()}});
+  const auto app = start_counting(server, {{"GPUPOOL", url}, {"GPUPOOL_TLS_CA", authority.certificate()}});
   REQUIRE(app->await_output("working"));
   server.upgrade();
   server.upgrade();
+  end_programs(server);
   expect_counted(*app);
 }
 
@@ -107,7 +116,7 @@ TEST_CASE("a program that cannot take over changes nothing") {
   TemporaryFolder folder;
   const std::string config = folder.write("poold.toml", "max-sessions = 10\n");
   Upgradable server({"--config", config});
-  const auto app = server.start(counting(400));
+  const auto app = start_counting(server);
   REQUIRE(app->await_output("working"));
   const auto refused = [&](const std::string& why) {
     const Finished upgrade = server.admin({"upgrade"});
@@ -145,6 +154,7 @@ TEST_CASE("a program that cannot take over changes nothing") {
   }
   expect_counted(*server.start(counting(30)));
   server.upgrade();
+  end_programs(server);
   expect_counted(*app);
 }
 
@@ -221,7 +231,7 @@ TEST_CASE("a listener that would become open to everybody is not taken over") {
 
 TEST_CASE("two upgrades at once are one") {
   Upgradable server;
-  const auto app = server.start(counting(200));
+  const auto app = start_counting(server);
   REQUIRE(app->await_output("working"));
   std::vector<std::unique_ptr<Process>> callers;
   for (int caller = 0; caller < 3; ++caller)
@@ -232,6 +242,7 @@ TEST_CASE("two upgrades at once are one") {
     INFO(caller->output());
     CHECK((status == 0 || caller->output().find("under way") != std::string::npos));
   }
+  end_programs(server);
   expect_counted(*app);
 }
 
@@ -258,7 +269,7 @@ TEST_CASE("new workers are of poold's version until it is upgraded") {
 TEST_CASE("a session resumes after an upgrade") {
   Upgradable server({"--resume-timeout", "60"});
   CuttingProxy proxy(server.pool.poold().endpoint(), uint64_t{1} << 40, 1);
-  const auto app = server.start(counting(600), {{"GPUPOOL", proxy.endpoint().text()}});
+  const auto app = start_counting(server, {{"GPUPOOL", proxy.endpoint().text()}});
   REQUIRE(app->await_output("working"));
   proxy.cut();
   server.upgrade();
@@ -266,6 +277,7 @@ TEST_CASE("a session resumes after an upgrade") {
   REQUIRE(server.pool.poold().await_log("session_resumes"));
   server.upgrade();
   proxy.cut();
+  end_programs(server);
   expect_counted(*app);
 }
 
@@ -281,10 +293,11 @@ TEST_CASE("SIGTERM ends poold at once after an upgrade") {
 
 TEST_CASE("sessions of shares take turns during upgrades") {
   Upgradable server;
-  const auto one = server.start(counting(500)), two = server.start(counting(500));
+  const auto one = start_counting(server), two = start_counting(server);
   REQUIRE(one->await_output("working"));
   REQUIRE(two->await_output("working"));
   for (int round = 0; round < 6; ++round) server.upgrade();
+  end_programs(server);
   expect_counted(*one);
   expect_counted(*two);
 }
@@ -299,10 +312,9 @@ TEST_CASE("sessions move to workers of the new program") {
   const Environment plain{{"GPUPOOL", scheme + "://127.0.0.1:" + std::to_string(server.pool.poold().port())},
                           {"GPUPOOL_TLS_CA", authority.certificate()},
                           {"GPUPOOL_SHM", "0"}};
-  const std::string end = server.installed.folder().path() / "end";
   std::vector<std::unique_ptr<Process>> apps;
-  apps.push_back(server.start(counting_until(end), plain));
-  apps.push_back(server.start({"changing", end, "8"}, plain));
+  apps.push_back(start_counting(server, plain));
+  apps.push_back(server.start({"changing", end_file(server), "8"}, plain));
   for (const auto& app : apps) REQUIRE(app->await_output("working"));
   for (int round = 0; round < 2; ++round) {
     server.installed.install();
@@ -313,14 +325,14 @@ TEST_CASE("sessions move to workers of the new program") {
     CHECK(eventually([&] { return server.ask({"sessions"}).size() == apps.size(); }));
     for (const Json& session : server.ask({"sessions"})) CHECK(session["inherited"] == false);
   }
-  server.installed.folder().write("end", "");
+  end_programs(server);
   expect_counted(*apps[0]);
   expect_success(*apps[1], "nothing is lost");
 }
 
 TEST_CASE("a session that cannot move stays with its worker") {
   Upgradable server({"--resume-timeout", "0"});
-  const auto app = server.start(counting(1000));
+  const auto app = start_counting(server);
   REQUIRE(app->await_output("working"));
   server.installed.install();
   const Finished upgrade = server.admin({"upgrade", "--move-workers"});
@@ -328,5 +340,6 @@ TEST_CASE("a session that cannot move stays with its worker") {
   CHECK(upgrade.status == 1);
   CHECK_THAT(upgrade.output, Catch::Matchers::ContainsSubstring("can be resumed"));
   CHECK(server.ask({"sessions"})[0]["inherited"] == true);
+  end_programs(server);
   expect_counted(*app);
 }
