@@ -41,7 +41,7 @@ void report(Pair& pair, ibv_event_type what) {
 }
 
 void write_to(uint64_t address, std::span<const std::byte> bytes) {
-  std::memcpy(reinterpret_cast<void*>(address), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(reinterpret_cast<void*>(address), bytes.data(), bytes.size());
 }
 
 // Collects the bytes that a request sends. False: its memory is not registered.

@@ -34,7 +34,9 @@ struct Attacked {
   explicit Attacked(const std::string& scheduler) {
     std::vector<std::string> options = maker.options();
     options.insert(options.end(), {"--pool-scheduler", scheduler, "--log-level", "warning"});
-    poold = std::make_unique<PooldProcess>(FAKE_DEVICE_LIBRARY, options);
+    // AddressSanitizer would keep up to 256 MiB of freed memory.
+    poold = std::make_unique<PooldProcess>(FAKE_DEVICE_LIBRARY, options,
+                                           Environment{{"ASAN_OPTIONS", "quarantine_size_mb=16"}});
     before = peak_memory(poold->pid());
   }
   uint64_t growth() const { return peak_memory(poold->pid()) - before; }
