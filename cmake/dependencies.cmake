@@ -54,10 +54,10 @@ add_library(grpc INTERFACE)
 target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} ${LIBRARY_absl_synchronization} Threads::Threads)
 # gRPC uses the system's libcrypto and zlib; a program's static copies (CRYPTO_STATIC) must not override them.
 target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a:libz.a:libzstd.a)
-if(GPUPOOL_SANITIZE MATCHES "thread")
+if(GPUPOOL_SANITIZE)
   # An object library, so that a unity build does not merge it with other sources and it is always linked.
-  add_library(tsan_suppressions OBJECT ${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.cc)
-  target_sources(grpc INTERFACE $<TARGET_OBJECTS:tsan_suppressions>)
+  add_library(sanitizer_suppressions OBJECT ${CMAKE_SOURCE_DIR}/cmake/sanitizer_suppressions.cc)
+  target_sources(grpc INTERFACE $<TARGET_OBJECTS:sanitizer_suppressions>)
 endif()
 add_library(prometheus INTERFACE)
 target_link_libraries(prometheus INTERFACE ${LIBRARY_prometheus-cpp-core})
