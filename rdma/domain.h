@@ -91,7 +91,7 @@ class Domain {
   // ErrorCode::refused if the session cannot go on (the device is lost), and with ErrorCode::malformed if the
   // peer has tried to use memory that it may not. Other failures of queue pairs are counted: all connections
   // that are older break.
-  int events_descriptor() const { return device_.context->async_fd; }
+  int events_descriptor() const { return context_->async_fd; }
   Result<void> take_events();
   uint64_t failures() const { return failures_.load(std::memory_order_acquire); }
 
@@ -107,10 +107,13 @@ class Domain {
   Result<void> post(ReceiveBuffer& buffer);
 
  private:
-  Domain(const Verbs& verbs, Device device) : verbs_(verbs), device_(std::move(device)) {}
+  Domain(const Verbs& verbs, Device device)
+      : verbs_(verbs), context_(device.context), name_(device.name), device_(std::move(device)) {}
   void take_event(const ibv_async_event& event);  // call with mutex_ held
 
   const Verbs& verbs_;
+  ibv_context* const context_;  // the device's
+  const std::string name_;      // the device's
   uint32_t number_ = 0;
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
