@@ -26,19 +26,13 @@ bool is_safe(int descriptor, uint64_t size) {
          static_cast<uint64_t>(about.st_size) == size && static_cast<uint64_t>(about.st_blocks) * 512 >= size;
 }
 
-// Maps at the preferred address only if nothing of this process is there, because the client must not be able
-// to replace it. MAP_POPULATE avoids a page fault per page in the first copy.
+// Maps at the preferred address if nothing of this process is there, which the client must not be able to
+// replace, otherwise anywhere. MAP_POPULATE avoids a page fault per page in the first copy.
 void* map(int descriptor, uint64_t size, uint64_t preferred) {
   constexpr uint64_t kLowest = uint64_t{1} << 32, kHighest = uint64_t{1} << 47;
-  void* const place = reinterpret_cast<void*>(static_cast<uintptr_t>(preferred));
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  if (preferred >= kLowest && preferred < kHighest && size <= kHighest - preferred && preferred % page == 0) {
-    void* const got = ::mmap(place, size, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_POPULATE | MAP_FIXED_NOREPLACE, descriptor, 0);
-    if (got == place) return got;
-    if (got != MAP_FAILED) ::munmap(got, size);  // kernels before 4.17 treat the flag as a hint
-  }
-  return ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  const bool usable = preferred >= kLowest && preferred < kHighest && size <= kHighest - preferred;
+  void* const hint = reinterpret_cast<void*>(static_cast<uintptr_t>(usable ? preferred : 0));
+  return ::mmap(hint, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
 }
 
 }  // namespace
