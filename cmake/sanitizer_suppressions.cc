@@ -5,6 +5,7 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
   return "called_from_lib:libgrpc.so\n"
          "called_from_lib:libgrpc++.so\n"
          "called_from_lib:libgpr.so\n"
+         "called_from_lib:libssl.so\n"
          "called_from_lib:libabsl_synchronization.so\n"
          "called_from_lib:libabsl_graphcycles_internal.so\n"
          "called_from_lib:libabsl_time.so\n"
@@ -19,6 +20,7 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "race:libspdlog.so\n"
          "race:libupb.so\n"
          "race:libcrypto.so\n"
+         "race:libssl.so\n"
          "race:grpc::\n"
          "race:grpc_core::\n";
 }

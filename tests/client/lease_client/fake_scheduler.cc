@@ -16,6 +16,7 @@ FakeScheduler::FakeScheduler(Serve serve, int port) : serve_(std::move(serve)), 
 
 FakeScheduler::~FakeScheduler() {
   server_->Shutdown(std::chrono::system_clock::now());
+  const std::lock_guard lock(mutex_);  // ThreadSanitizer does not see that gRPC's threads have ended
 }
 
 std::vector<pool::AcquireCall> FakeScheduler::calls() const {

@@ -185,7 +185,7 @@ TEST_CASE("a client gets its suspended session back on the connection on which i
   REQUIRE(answer.code == StatusCode::OK);
   CHECK(answer.reply.resumed());
   CHECK(answer.reply.session() == 2);
-  CHECK(AdminClient(poold).sessions().size() == 1);
+  CHECK(eventually([&] { return AdminClient(poold).sessions().size() == 1; }));
   CHECK(AdminClient(poold).health().suspensions().memory_bytes() == 0);
 }
 
