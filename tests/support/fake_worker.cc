@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "protocol/transport/tls/stream.h"
+#include "tests/support/device_addresses.h"
 #include "tests/support/processes.h"
 
 namespace gpupool::testing {
@@ -22,7 +23,7 @@ transport::Deadline soon() {
 // Distinct ranges, far from those that poold proposes, for each FakeWorker of this process and of a parent.
 hello::AddressRange new_range() {
   constexpr uint64_t kSize = uint64_t{4} << 30;
-  static std::atomic<uint64_t> next{0x2000'0000'0000};
+  static std::atomic<uint64_t> next{kDeviceAddresses};
   return {next.fetch_add(2 * kSize), kSize};
 }
 

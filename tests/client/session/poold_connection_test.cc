@@ -9,6 +9,7 @@
 #include "tests/client/fake_session.h"
 #include "tests/support/catch.h"
 #include "tests/support/contains.h"
+#include "tests/support/device_addresses.h"
 #include "tests/support/processes.h"
 
 using namespace gpupool;
@@ -85,7 +86,7 @@ TEST_CASE("identity: names this process and its PID namespace") {
 
 TEST_CASE("address offer: asks for the next free range until one is free on both sides") {
   constexpr uint64_t kSize = 64u << 20, kGranule = 2u << 20;
-  constexpr uint64_t kBase = 0x3000'0000'0000;
+  constexpr uint64_t kBase = kDeviceAddresses + (uint64_t{128} << 30);  // beyond those of FakeWorker
   std::vector<wire::MoveAddresses> asked;
   AddressSpace first, second, third;
   const auto never = [](const wire::MoveAddresses&) -> std::optional<wire::AddressRange> {

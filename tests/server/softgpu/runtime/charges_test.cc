@@ -160,9 +160,9 @@ TEST_CASE_METHOD(QueueFixture,
   for (CUstream& stream : streams) REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   const auto begin = Clock::now();
   std::vector<std::unique_ptr<BlockedCall>> calls;
-  for (CUstream stream : streams) {
+  for (size_t i = 0; i < streams.size(); ++i) {
     calls.push_back(std::make_unique<BlockedCall>(
-        context, [this, stream] { return cuMemsetD8Async(memory, 0, 1, stream); }));
+        context, [this, i, stream = streams[i]] { return cuMemsetD8Async(memory + i, 0, 1, stream); }));
   }
   for (auto& call : calls) CHECK(call->result() == CUDA_SUCCESS);
   CHECK(Clock::now() - begin >= 4 * kCall);

@@ -100,6 +100,7 @@ TEST_CASE("logs a command that is stuck in the driver and its end") {
 
 TEST_CASE("logs a command that waits for its turn as info and does not log kept commands") {
   using State = quota::Arbiter::Turn::State;
+  LogReader log;  // before the session's threads, which write the log
   PooledSession session;
   const auto turn = [&](State state, uint32_t number) {
     (*session.page)->turns[0] = quota::TurnWord::of({.state = state, .bounded = true}, number).word;
@@ -109,7 +110,6 @@ TEST_CASE("logs a command that waits for its turn as info and does not log kept 
     session.client->call("cuMemsetD8Async",
                          bytes_of(session.client->address(0), uint8_t{1}, uint64_t{16}, stream));
   };
-  LogReader log;
   session.client->send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 7}));
   fill(stream_handle(0));  // kept in the backlog
   turn(State::closed, 1);

@@ -217,24 +217,24 @@ TEST_CASE("rejects an inconsistent answer of another worker") {
   taker.start(2);
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
   ExportedHandles::Fetched none;
-  std::thread thread([&] {
-    const auto asked = taker.receive();
-    REQUIRE(asked.kind == ControlKind::share_wanted);
-    const ShareFound found{.request = asked.body<ShareWanted>().request,
-                           .is_memory = sends != Sends::memory_called_event};
-    const Pair pair;
-    const int socket = sends == Sends::no_socket ? ::memfd_create("none", MFD_CLOEXEC) : pair.ends[0];
-    const int memory = ::memfd_create("empty", MFD_CLOEXEC);
-    if (sends == Sends::memory_without_size || sends == Sends::memory_called_event) {
-      REQUIRE(server::send_control<ControlKind::share_found>(pair.ends[1], {}, "", memory));
-    }
-    if (sends == Sends::no_message) REQUIRE(::send(pair.ends[1], "?", 1, 0) == 1);
-    if (sends == Sends::no_socket) ::close(pair.ends[0]);
-    taker.send<ControlKind::share_found>(found, socket);
-    ::close(memory);
-    ::close(pair.ends[1]);
-  });
-  CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  std::jthread thread([&] { result = taker.handles->fetch(name, &none); });
+  const auto asked = taker.receive();
+  REQUIRE(asked.kind == ControlKind::share_wanted);
+  const ShareFound found{.request = asked.body<ShareWanted>().request,
+                         .is_memory = sends != Sends::memory_called_event};
+  const Pair pair;
+  const int socket = sends == Sends::no_socket ? ::memfd_create("none", MFD_CLOEXEC) : pair.ends[0];
+  const int memory = ::memfd_create("empty", MFD_CLOEXEC);
+  if (sends == Sends::memory_without_size || sends == Sends::memory_called_event) {
+    REQUIRE(server::send_control<ControlKind::share_found>(pair.ends[1], {}, "", memory));
+  }
+  if (sends == Sends::no_message) REQUIRE(::send(pair.ends[1], "?", 1, 0) == 1);
+  if (sends == Sends::no_socket) ::close(pair.ends[0]);
+  taker.send<ControlKind::share_found>(found, socket);
+  ::close(memory);
+  ::close(pair.ends[1]);
   thread.join();
+  CHECK(result == CUDA_ERROR_INVALID_VALUE);
   CHECK_FALSE(none.memory);
 }
