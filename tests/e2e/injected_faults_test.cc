@@ -10,17 +10,14 @@
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
 
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-constexpr int kFaults = 40;
-#else
-constexpr int kFaults = 200;
-#endif
+constexpr int kFaults = kSanitized ? 40 : 200;
 constexpr int kHealthy = 4;
 constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 0);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/poold_process.h"
+#include "tests/support/sanitized.h"
 
 namespace gpupool::testing {
 
@@ -22,13 +23,6 @@ bool on_softgpu();
 std::string driver_app();
 std::string client_folder();
 std::string softgpu_folder();
-
-// True in builds with AddressSanitizer or ThreadSanitizer, where tests run a share of their rounds.
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs that compute, on a busy machine
 constexpr std::chrono::milliseconds kGpuPatience{

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/rdma/played_session.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -12,11 +13,7 @@ using namespace gpupool::transport::contract;
 
 namespace {
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr int kCuts = 40;
-#else
-constexpr int kCuts = 200;
-#endif
+constexpr int kCuts = testing::kSanitized ? 40 : 200;
 
 // Moves data by direct transfers in both directions, and checks every byte when the transfers complete. Then
 // the memory belongs to the program, which writes something else there that must stay.

@@ -6,17 +6,14 @@
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
 
 namespace {
 
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-constexpr int kSequential = 100;
-#else
-constexpr int kSequential = 1000;
-#endif
+constexpr int kSequential = kSanitized ? 100 : 1000;
 
 void settle(const PooldProcess& poold, size_t workers, size_t descriptors) {
   CHECK(eventually([&] { return poold.workers().size() == workers && poold.descriptors() == descriptors; }));

@@ -14,6 +14,8 @@
 #include <iostream>
 #include <stdexcept>
 
+#include "tests/support/sanitized.h"
+
 namespace gpupool::testing {
 
 std::string moved_path(const std::string& path, const std::string& otherwise) {
@@ -34,14 +36,13 @@ std::string complete_lines(const std::string& text) {
 }
 
 // Redirects the sanitizers' reports to files in `folder`, because tests do not read poold's stderr.
-Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, Environment environment) {
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+Environment with_reports(const std::filesystem::path& folder, Environment environment) {
+  if (!kSanitized) return environment;
   for (const char* const name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
     std::string& options = environment[name];
     if (const char* const inherited = std::getenv(name); options.empty() && inherited) options = inherited;
     options += (options.empty() ? "" : ":") + std::string("log_path=") + (folder / "sanitizer").string();
   }
-#endif
   return environment;
 }
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/protocol/transport/contract.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -13,17 +14,11 @@ using Ready = Connection::Ready;
 
 namespace {
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 // Bytes of a large transfer. Over RDMA in the emulated guest they are fewer, but still many times what the
 // credits and the buffers of a connection hold (rdma/stream.h).
 size_t many_bytes(const BackendUnderTest& backend) {
   const bool emulated = std::getenv("GPUPOOL_SOFTROCE") != nullptr;
-  const bool few = kSanitized || (emulated && backend.scheme == "rdma" && backend.upgraded);
+  const bool few = testing::kSanitized || (emulated && backend.scheme == "rdma" && backend.upgraded);
   return size_t{few ? 8u : 64u} << 20;
 }
 

@@ -5,6 +5,7 @@
 
 #include "protocol/transport/resume/resumable_connection.h"
 #include "tests/protocol/transport/contract.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -13,13 +14,8 @@ using Ready = Connection::Ready;
 
 namespace {
 
-#if defined(GPUPOOL_TSAN) || defined(GPUPOOL_ASAN)
-constexpr size_t kBytes = 4u << 20;
-constexpr int kCuts = 20;
-#else
-constexpr size_t kBytes = 32u << 20;
-constexpr int kCuts = 100;
-#endif
+constexpr size_t kBytes = (testing::kSanitized ? 4u : 32u) << 20;
+constexpr int kCuts = testing::kSanitized ? 20 : 100;
 
 // Both sides of a connection, and how its carriers are made.
 class Line {

@@ -1,13 +1,10 @@
 // Random sequences of events and crashes (random_events.h).
 #include "tests/scheduler/core/random_events.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool::scheduler;
 
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-constexpr unsigned kShare = 4;  // of the seeds: sanitizers take several times as long
-#else
-constexpr unsigned kShare = 1;
-#endif
+constexpr unsigned kShare = gpupool::testing::kSanitized ? 4 : 1;  // of the seeds
 
 TEST_CASE("random events never double-allocate or lose a share") {
   std::map<std::string, uint64_t> notes;
