@@ -161,6 +161,7 @@ TEST_CASE("a client that names unregistered memory loses only its own session") 
       const auto end = bad.client().await_end();
       INFO(how);
       REQUIRE(end);
+      INFO(*end);
       CHECK(end->find("used memory that is not registered") != std::string::npos);
     }
   }

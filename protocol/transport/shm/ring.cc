@@ -14,7 +14,7 @@ void RingWriter::put(const std::byte* from, size_t bytes) {
 }
 
 void RingReader::get(std::byte* to, size_t bytes) const {
-  const size_t at = read_ & (capacity_ - 1);
+  const size_t at = read_.load(std::memory_order_relaxed) & (capacity_ - 1);
   const size_t front = std::min(bytes, capacity_ - at);
   std::memcpy(to, data_ + at, front);
   std::memcpy(to + front, data_, bytes - front);

@@ -63,7 +63,8 @@ class RingReader {
 
   // Bytes to read; nullopt: the writer's index is invalid.
   std::optional<size_t> available() {
-    const uint64_t there = control_.written.load(std::memory_order_seq_cst) - read_;
+    const uint64_t there =
+        control_.written.load(std::memory_order_seq_cst) - read_.load(std::memory_order_relaxed);
     if (there > capacity_) return std::nullopt;
     return there;
   }
@@ -79,7 +80,9 @@ class RingReader {
   RingControl& control_;
   const std::byte* const data_;
   const size_t capacity_;
-  uint64_t read_ = 0;
+  // Written by the thread that reads. available() may be called by another thread that still waits for a
+  // broken connection; its answer is not used.
+  std::atomic<uint64_t> read_{0};
 };
 
 template <class Wake>
@@ -122,7 +125,9 @@ std::optional<size_t> RingReader::read(std::span<std::byte> buffer, Wake&& wake)
     const size_t bytes = std::min({buffer.size() - total, *there, kStepBytes});
     get(buffer.data() + total, bytes);
     total += bytes;
-    control_.read.store(read_ += bytes, std::memory_order_seq_cst);
+    const uint64_t read = read_.load(std::memory_order_relaxed) + bytes;
+    read_.store(read, std::memory_order_relaxed);
+    control_.read.store(read, std::memory_order_seq_cst);
     // A doorbell for every few bytes of room would cost more than copying them.
     if (control_.writer_sleeps.load(std::memory_order_seq_cst) != 0 && *there - bytes <= capacity_ / 2 &&
         control_.writer_sleeps.exchange(0) != 0) {

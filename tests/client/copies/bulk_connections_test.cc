@@ -2,7 +2,9 @@
 // directions, wrong pieces, and the end of a connection.
 #include "client/copies/bulk_connections.h"
 
+#include <future>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 
 #include "client/copies/transfer.h"
@@ -32,14 +34,17 @@ struct Piece {
   wire::BulkHeader header;
   std::vector<std::byte> bytes;
 };
+// Throws, because other threads than Catch's call it.
 Piece receive_piece(transport::Connection& connection) {
   Piece piece;
   const auto deadline = transport::Clock::now() + kPatience;
-  REQUIRE(
-      transport::receive_exact(connection, std::as_writable_bytes(std::span(&piece.header, 1)), deadline));
-  REQUIRE(piece.header.length <= kPiece);
+  const auto header = std::as_writable_bytes(std::span(&piece.header, 1));
+  if (const auto received = transport::receive_exact(connection, header, deadline); !received)
+    throw std::runtime_error("no piece: " + received.error().message);
+  if (piece.header.length > kPiece) throw std::runtime_error("a piece is too long");
   piece.bytes.resize(piece.header.length);
-  REQUIRE(transport::receive_exact(connection, piece.bytes, deadline));
+  if (const auto received = transport::receive_exact(connection, piece.bytes, deadline); !received)
+    throw std::runtime_error("no bytes of a piece: " + received.error().message);
   return piece;
 }
 
@@ -149,13 +154,13 @@ TEST_CASE("bulk connections: an upload's pieces carry its number, offsets and by
   Linked linked;
   const auto data = pattern(2 * kPiece + 100);
   std::vector<Piece> pieces;
-  std::thread server([&] {
+  auto server = std::async(std::launch::async, [&] {
     for (int i = 0; i < 3; ++i) pieces.push_back(receive_piece(linked.worker.bulk(0)));
   });
   const CUresult result =
       copy_to_device(linked.session, linked.context, kStream, 0x1000, data.data(),
                      make_rows(data.size(), 1, 0, 0), CopyOrder::before_all, Source::reusable);
-  server.join();
+  server.get();
   CHECK(result == CUDA_SUCCESS);
   CHECK_FALSE(linked.session.copies_pending());
   const ReceivedCommand command = linked.worker.await_command(Command::bulk_to_device);
@@ -183,7 +188,7 @@ TEST_CASE("bulk connections: an upload of rows sends them packed") {
   for (uint64_t row = 0; row < rows; ++row)
     expected.insert(expected.end(), data.begin() + static_cast<ptrdiff_t>(row * pitch),
                     data.begin() + static_cast<ptrdiff_t>(row * pitch + width));
-  std::thread server([&] {
+  auto server = std::async(std::launch::async, [&] {
     while (received.size() < expected.size()) {
       const Piece piece = receive_piece(linked.worker.bulk(0));
       received.insert(received.end(), piece.bytes.begin(), piece.bytes.end());
@@ -192,7 +197,7 @@ TEST_CASE("bulk connections: an upload of rows sends them packed") {
   CHECK(copy_to_device(linked.session, linked.context, kStream, 0x1000, data.data(),
                        make_rows(width, rows, pitch, width), CopyOrder::in_stream,
                        Source::reusable) == CUDA_SUCCESS);
-  server.join();
+  server.get();
   CHECK(received == expected);
 }
 
