@@ -12,7 +12,7 @@
 
 namespace gpupool::client {
 
-constinit ErrorListener error_listener = nullptr;
+constinit std::atomic<ErrorListener> error_listener{nullptr};
 
 namespace {
 
@@ -29,8 +29,9 @@ void write_line(const char* format, va_list arguments, bool is_error = false) {
   make_printable(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes);
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
-  if (is_error && error_listener)
-    error_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
+  if (!is_error) return;
+  if (const ErrorListener listener = error_listener.load(std::memory_order_relaxed))
+    listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
 }
 
 }  // namespace

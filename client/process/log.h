@@ -1,6 +1,7 @@
 // Messages for the user: one line each on stderr, never on stdout. GPUPOOL_LOG=debug shows more. Thread-safe;
 // never fails.
 #pragma once
+#include <atomic>
 #include <cstddef>
 
 namespace gpupool::client {
@@ -14,6 +15,6 @@ void log_debug(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // Also receives each line of log_error(), without "gpupool: " and without the newline. Set by initialise().
 using ErrorListener = void (*)(const char* text, size_t length);
-extern ErrorListener error_listener;
+extern std::atomic<ErrorListener> error_listener;
 
 }  // namespace gpupool::client

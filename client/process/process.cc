@@ -238,9 +238,11 @@ CUresult connect(Process& self) {
 CUresult initialise() {
   Process& self = process();
   trace::start();
-  error_listener = [](const char* text, size_t length) {
-    cuda::log_for_program(cuda::Severity::error, {text, length});
-  };
+  error_listener.store(
+      [](const char* text, size_t length) {
+        cuda::log_for_program(cuda::Severity::error, {text, length});
+      },
+      std::memory_order_relaxed);
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (self.ready.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);
