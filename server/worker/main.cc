@@ -33,6 +33,7 @@
 #include "server/worker/device/idle_context.h"
 #include "server/worker/memory/memory_use.h"
 #include "server/worker/sandbox/sandbox.h"
+#include "server/worker/sandbox/sanitizer_reports.h"
 #include "server/worker/serve.h"
 #include "server/worker/session/control.h"
 
@@ -272,6 +273,7 @@ int main(int count, char** words) {
   if (!worker::dies_with_poold(arguments)) return server::kWorkerPooldGone;
   if (arguments.sandbox && !worker::sandbox::hide_memory()) return server::kWorkerUsage;
   worker::close_inherited();
+  worker::open_sanitizer_reports();
   for (const int descriptor :
        {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);

@@ -88,7 +88,7 @@ PooldProcess::~PooldProcess() {
   process_.reset();
   bool clean = true;
   for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
-    if (file.path().filename().string().rfind("sanitizer.", 0) != 0) continue;
+    if (file.path().filename().string().rfind("sanitizer.", 0) != 0 || file.file_size() == 0) continue;
     std::cerr << std::ifstream(file.path()).rdbuf() << std::endl;
     clean = false;
   }
