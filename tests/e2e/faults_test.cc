@@ -85,7 +85,7 @@ TEST_CASE("an image without code for the device is refused with one line that sa
 
 // Disables the sanitizers' signal handlers, so that these programs die of the signals as usual.
 static const Environment kPlainDeaths{{"ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0"},
-                                      {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0"}};
+                                      {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0:atexit_sleep_ms=0"}};
 
 TEST_CASE("managed memory of a lost server") {
   Pool pool;

@@ -16,6 +16,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/proxy.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -162,6 +164,7 @@ Transcript record(const std::string& scenario) {
 }  // namespace
 
 TEST_CASE("clients of recorded versions are answered as they were") {
+  if (kThreadSanitized) return report_skip("ThreadSanitizer has some of the recorded addresses");
   Pool pool({}, kPlain);
   size_t replayed = 0;
   for (const auto& file : fs::recursive_directory_iterator(GPUPOOL_TRANSCRIPTS)) {

@@ -21,7 +21,8 @@ using namespace gpupool::testing;
 
 TEST_CASE("a crash of a worker ends only its own session") {
   // Sanitizers' own handlers would turn the signal into an exit status.
-  PooldProcess poold(kDevice, {}, {{"ASAN_OPTIONS", "handle_segv=0"}, {"TSAN_OPTIONS", "handle_segv=0"}});
+  PooldProcess poold(
+      kDevice, {}, {{"ASAN_OPTIONS", "handle_segv=0"}, {"TSAN_OPTIONS", "handle_segv=0:atexit_sleep_ms=0"}});
   RawClient victim(poold.endpoint());
   hello::Hello hello = test_hello();
   hello.program = "victim";

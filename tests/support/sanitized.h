@@ -10,4 +10,10 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+#if defined(GPUPOOL_TSAN)
+constexpr bool kThreadSanitized = true;
+#else
+constexpr bool kThreadSanitized = false;
+#endif
+
 }  // namespace gpupool::testing

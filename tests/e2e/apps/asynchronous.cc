@@ -9,14 +9,13 @@ SCENARIO(asynchronous_calls) {
   const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
   constexpr size_t kBytes = 200'000;
   CUstream stream = nullptr;
-  CUdeviceptr values = 0, copy = 0, other_values = 0;  // streams that do not wait for each other share no
-                                                       // memory
+  // Streams that do not wait for each other share no memory.
+  CUdeviceptr values = 0, copy = 0, values_of_null = 0, values_of_other = 0;
   uint8_t *upload = nullptr, *download = nullptr;
   std::vector<uint8_t> pageable(kBytes);
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  OK(cuMemAlloc(&values, kBytes));
-  OK(cuMemAlloc(&copy, kBytes));
-  OK(cuMemAlloc(&other_values, kBytes));
+  for (CUdeviceptr* const one : {&values, &copy, &values_of_null, &values_of_other})
+    OK(cuMemAlloc(one, kBytes));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&upload), kBytes));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&download), kBytes));
   const CUfunction add = kernels.function("add");
@@ -61,12 +60,12 @@ SCENARIO(asynchronous_calls) {
     set_again();
     OK(cuLaunchKernel(add, 4, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr));
     OK(cuMemcpyHtoDAsync(values, pageable.data(), kBytes, stream));
-    OK(cuMemcpyHtoD(other_values, pageable.data(), 1000));
+    OK(cuMemcpyHtoD(values_of_null, pageable.data(), 1000));
     OK(cuMemcpyHtoDAsync(copy, upload, kBytes, stream));
     OK(cuMemcpyDtoDAsync(copy, values, kBytes, stream));
     OK(cuMemcpyDtoHAsync(download, copy, kBytes, stream));
     OK(cuMemsetD8Async(values, 3, kBytes, stream));
-    OK(cuMemsetD32(other_values, 3, kBytes / 4));
+    OK(cuMemsetD32(values_of_null, 3, kBytes / 4));
     CUevent event = nullptr;
     OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
     OK(cuEventRecord(event, stream));
@@ -74,7 +73,7 @@ SCENARIO(asynchronous_calls) {
     OK(cuEventDestroy(event));
     CUstream other = nullptr;
     OK(cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
-    OK(cuMemsetD8Async(other_values, 4, kBytes, other));
+    OK(cuMemsetD8Async(values_of_other, 4, kBytes, other));
     OK(cuStreamDestroy(other));
     CUdeviceptr memory = 0;
     OK(cuMemAlloc(&memory, 100));
