@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "server/softgpu/jit/program.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/runtime.h"
@@ -24,12 +25,16 @@ bool reaches(const Context& context, const MemoryRange& range) {
 
 }  // namespace
 
-std::optional<uint64_t> unreachable_parameter(const Context& context, const PackedParameters& parameters) {
+std::optional<uint64_t> unreachable_parameter(const Context& context, const KernelInfo& kernel,
+                                              const PackedParameters& parameters) {
   if (runtime().devices().size() == 1 || !runtime().config().rules.enforces(Rule::device_access))
     return std::nullopt;
-  for (size_t at = 0; at + sizeof(uint64_t) <= parameters.size(); at += sizeof(uint64_t)) {
+  for (const KernelParameter& parameter : kernel.parameters) {
     uint64_t address = 0;
-    std::memcpy(&address, parameters.data() + at, sizeof address);
+    if (parameter.size != sizeof address || parameter.alignment != sizeof address ||
+        parameter.offset + sizeof address > parameters.size())
+      continue;
+    std::memcpy(&address, parameters.data() + parameter.offset, sizeof address);
     if (!in_range(address, 1)) continue;
     const auto range = runtime().memory().find(address);
     if (range && !reaches(context, *range)) return address;

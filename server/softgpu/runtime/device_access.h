@@ -11,9 +11,12 @@
 namespace gpupool::softgpu {
 
 class Context;
+struct KernelInfo;
 
-// Returns the first 8-byte word of the parameters that is an address of memory that the context's device
-// cannot reach; nullopt if there is none, or if rule device_access is off. Any thread.
-std::optional<uint64_t> unreachable_parameter(const Context& context, const PackedParameters& parameters);
+// Returns the first parameter that is an address of memory that the context's device cannot reach; nullopt if
+// there is none, or if rule device_access is off. Only parameters of the size and alignment of an address are
+// checked: two numbers beside each other can look like one. Any thread.
+std::optional<uint64_t> unreachable_parameter(const Context& context, const KernelInfo& kernel,
+                                              const PackedParameters& parameters);
 
 }  // namespace gpupool::softgpu

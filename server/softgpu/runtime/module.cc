@@ -247,7 +247,8 @@ void Module::unload() {
 }
 
 void GridOp::start() {
-  if (const auto address = unreachable_parameter(*context(), request_.params)) [[unlikely]] {
+  if (const auto address = unreachable_parameter(*context(), function_->kernel(), request_.params))
+      [[unlikely]] {
     GridResult fault;
     fault.fault = FaultKind::illegal_address;
     char text[24];

@@ -101,6 +101,24 @@ TEST_CASE_METHOD(TwoDevices, "a kernel needs its device's access to a mapping") 
   }
 }
 
+TEST_CASE_METHOD(TwoDevices, "two numbers beside each other are not an address") {
+  constexpr const char* kTakesTwoNumbers = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry takes(.param .u32 low, .param .u32 high) { ret; }
+)";
+  const CUdeviceptr memory = allocate_on_first();
+  auto low = static_cast<unsigned>(memory), high = static_cast<unsigned>(memory >> 32);
+  void* parameters[] = {&low, &high};
+  CUmodule numbers = nullptr;
+  CUfunction takes = nullptr;
+  REQUIRE_OK(cuModuleLoadData(&numbers, kTakesTwoNumbers));
+  REQUIRE_OK(cuModuleGetFunction(&takes, numbers, "takes"));
+  REQUIRE_OK(cuLaunchKernel(takes, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE_METHOD(TwoDevices, "a kernel reaches another device's memory if its context is a peer") {
   const CUdeviceptr memory = allocate_on_first();
   CHECK(cuMemcpyDtoD_v2(own, memory, 4) == CUDA_SUCCESS);
