@@ -45,7 +45,7 @@ CUresult OutgoingCopy::begin_direct(StreamState& stream) {
 
 CUresult OutgoingCopy::begin_staged(StreamState& stream) {
   staged_.emplace(copies_.api, *stream.context, rows);
-  if (!staged_->take(copies_.staging, *stream.context, false)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!staged_->take(copies_.staging, *stream.context, false)) return copies_.staging.refusal();
   const CUresult result = staged_->begin(stream.stream);
   if (result != CUDA_SUCCESS) {
     staged_->give_back(copies_.staging, stream);

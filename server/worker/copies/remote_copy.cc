@@ -71,7 +71,7 @@ CUresult RemoteCopy::begin_staged(StreamState& stream) {
   CUresult result = CUDA_SUCCESS;
   if (client_.to_device) {
     in_.emplace(copies_.api, *stream.context, rows);
-    if (!in_->take(copies_.staging, *stream.context, true, true)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!in_->take(copies_.staging, *stream.context, true, true)) return copies_.staging.refusal();
     in_->begin(stream.stream);
   } else {
     out_.emplace(copies_.api, *stream.context, rows);

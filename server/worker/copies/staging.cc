@@ -39,7 +39,11 @@ bool Staging::grow(ContextState& context, size_t size, size_t limit) {
     return false;
   }
   void* memory = nullptr;
-  if (api_.cuMemHostAlloc(&memory, kLargePiece, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
+  const CUresult allocated = api_.cuMemHostAlloc(&memory, kLargePiece, CU_MEMHOSTALLOC_PORTABLE);
+  if (allocated != CUDA_SUCCESS) {
+    refusal_ = allocated;
+    return false;
+  }
   const size_t piece = size > kSmallPiece ? kLargePiece : kSmallPiece;
   Block block{memory, &context, {}};
   for (size_t offset = 0; offset < kLargePiece; offset += piece) {
@@ -102,6 +106,7 @@ StagingChunk* Staging::take_grown(ContextState& context, size_t size, size_t lim
 }
 
 StagingChunk* Staging::try_acquire(ContextState& context, size_t size, bool registered) {
+  refusal_ = CUDA_ERROR_OUT_OF_MEMORY;
   if (StagingChunk* const chunk = take_idle(context, size, registered)) return chunk;
   if (collect()) {
     stalled_ = false;
@@ -113,6 +118,7 @@ StagingChunk* Staging::try_acquire(ContextState& context, size_t size, bool regi
 StagingChunk* Staging::acquire(ContextState& context, size_t size, bool registered) {
   if (StagingChunk* const chunk = try_acquire(context, size, registered)) return chunk;
   if (registered && registered_ == 0) return nullptr;
+  if (refusal_ != CUDA_ERROR_OUT_OF_MEMORY) return nullptr;  // the context cannot be used any more
   StagingChunk* chunk = nullptr;
   if (stalled_ && (chunk = take_grown(context, size, kMaxStagingBytes, registered))) return chunk;
   if (shrink_others(context) && (chunk = take_grown(context, size, kStagingBytes, registered))) return chunk;

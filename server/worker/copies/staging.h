@@ -43,10 +43,13 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   // Acquires a chunk of at least `size` bytes (at most kLargePiece); `context` must be current. Returns null
-  // if out of memory. `registered`: usable by DirectMemory, which must be available.
+  // if out of memory, or if a kernel has broken the context; see refusal(). `registered`: usable by
+  // DirectMemory, which must be available.
   StagingChunk* acquire(ContextState& context, size_t size, bool registered = false);
   // Like acquire(), but without waiting.
   StagingChunk* try_acquire(ContextState& context, size_t size, bool registered = false);
+  // Why the last acquire(), try_acquire() or slab_place() returned null.
+  CUresult refusal() const { return refusal_; }
   void give_back(StagingChunk* chunk);
   // Gives the chunk back when the stream's present work is done.
   void keep_until(StagingChunk* chunk, StreamState& stream);
@@ -92,6 +95,7 @@ class Staging {
   std::atomic<size_t> total_{0};  // bytes; written by the executor's thread
   size_t registered_ = 0;         // number of registered chunks
   bool unregistrable_ = false;    // the last registration failed
+  CUresult refusal_ = CUDA_ERROR_OUT_OF_MEMORY;
   // Copies do not progress, perhaps because they wait for a later command: allocate instead of waiting.
   bool stalled_ = false;
 };

@@ -68,7 +68,7 @@ CUresult enqueue(Copies& copies, StreamState& stream, const Rectangle& rectangle
   ContextState& context = *stream.context;
   piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
   piece.chunk = copies.staging.acquire(context, piece.size);
-  if (!piece.chunk) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!piece.chunk) return copies.staging.refusal();
   CUresult result = copy_rows_out(copies.api, rectangle, pitch, piece.chunk->data, stream.stream);
   if (result == CUDA_SUCCESS) {
     piece.event = context.events->take();
@@ -173,12 +173,12 @@ Outcome copy_to_device(Session& session, Command& command) {
   }
   if (bytes <= Staging::kSlabPart) {
     std::byte* const place = session.copies.staging.slab_place(*stream, bytes);
-    if (!place) return refuse(session.inbox, CUDA_ERROR_OUT_OF_MEMORY);
+    if (!place) return refuse(session.inbox, session.copies.staging.refusal());
     if (!session.inbox.read_into({place, bytes})) return Outcome::lost();
     return enqueued(copy_rows_in(session.api, copy, place, stream->stream));
   }
   StagingChunk* const chunk = session.copies.staging.acquire(*stream->context, bytes);
-  if (!chunk) return refuse(session.inbox, CUDA_ERROR_OUT_OF_MEMORY);
+  if (!chunk) return refuse(session.inbox, session.copies.staging.refusal());
   if (!session.inbox.read_into({chunk->data, bytes})) {
     session.copies.staging.give_back(chunk);
     return Outcome::lost();

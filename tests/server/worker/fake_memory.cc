@@ -23,6 +23,7 @@ CUresult device_pointer(CUdeviceptr* device, void* memory, unsigned) {
 CUresult host_alloc(void** memory, size_t size, unsigned) {
   const Lock lock(driver().mutex);
   if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (driver().sticky != CUDA_SUCCESS) return driver().sticky;
   *memory = ::operator new(size, std::align_val_t(4096));
   driver().pinned.insert(*memory);
   return CUDA_SUCCESS;

@@ -101,6 +101,18 @@ TEST_CASE("a copy with a foreign address fails and the session goes on") {
   CHECK(client.result(client.copy_in(0, 0, data, true)) == CUDA_SUCCESS);
 }
 
+TEST_CASE("the first copy of a context that a kernel has broken fails with the kernel's error") {
+  TestClient client;
+  client.retain();
+  client.map(0, kPage);
+  CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
+  {
+    const std::lock_guard lock(client.fake.mutex);
+    client.fake.sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  CHECK(client.result(client.copy_out(0, 0, 64)) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 TEST_CASE("the data of a finished copy comes before the answer to a later wait") {
   TestClient client;
   client.retain();
