@@ -150,6 +150,12 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       const std::lock_guard lock(graph_mutex());
       graph.launched_in.insert(stream ? cuda::handle_bits(stream) : context->handle);
     }
+    // Before mirrors are locked: calls that hold graph_mutex() look for mirrors.
+    std::vector<uint64_t> callbacks;
+    if (graph.calls_back) {
+      const std::lock_guard lock(graph_mutex());
+      callbacks = graph.callbacks();
+    }
     const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
     note_host_memory_write(*context, stream);
     CUresult result =
@@ -161,11 +167,6 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       result = session.post(wire::Command::launch_graph, context, body);
       if (has_memory && result == CUDA_SUCCESS) graph_memory::commit_launch(graph.allocated, graph.freed);
       return result;
-    }
-    std::vector<uint64_t> callbacks;
-    {
-      const std::lock_guard lock(graph_mutex());
-      callbacks = graph.callbacks();
     }
     result = post_with_host_functions(session, *context, wire::Command::launch_graph, body, callbacks);
     if (result == CUDA_SUCCESS && has_memory) graph_memory::commit_launch(graph.allocated, graph.freed);
