@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "server/worker/migration/block_hash_kernel.h"
+#include "server/worker/migration/racing_reads.h"
 #include "server/worker/session/contexts.h"
 
 namespace gpupool::worker {
@@ -68,6 +69,7 @@ HashKeys::HashKeys() : words_(kWords) {
 }
 
 void hash_blocks(const std::byte* data, size_t count, const HashKeys& keys, BlockHash* hashes) {
+  const RacingReads reads;
 #ifdef GPUPOOL_HAS_AVX2_CODE
   static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
   if (has_avx2) return hash_blocks_avx2(data, count, keys.words(), hashes);

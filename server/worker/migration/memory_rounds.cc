@@ -6,6 +6,7 @@
 
 #include "common/log/log.h"
 #include "protocol/wire/copies.h"
+#include "server/worker/migration/racing_reads.h"
 
 namespace gpupool::worker {
 namespace {
@@ -269,6 +270,7 @@ Result<void> MemoryRounds::hash(const Range& range, size_t first, size_t count, 
 Result<void> MemoryRounds::copy_out(const Range& range, uint64_t offset, size_t bytes) {
   const uint64_t address = range.address + offset;
   if (range.cpu_accessible) {
+    const RacingReads reads;
     std::memcpy(staging_.data(), reinterpret_cast<const std::byte*>(address), bytes);
     return {};
   }
