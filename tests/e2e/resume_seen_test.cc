@@ -116,6 +116,7 @@ TEST_CASE("a session that waits for its client lends its share of the GPU") {
   CHECK(eventually([&] { return std::exchange(before, used(0)) == before && before != 0; }));
   Process other({driver_app(), "keep_busy", "600000", "20000"}, pool.through());
   REQUIRE(other.await_output("working"));
+  INFO(pool.poold().log());
   CHECK(eventually([&] { return used(1) > 1'000'000'000; }));
   const Json gpu = session(pool, 1)["gpus"][0];
   CHECK(gpu["throttled_nanoseconds"].get<double>() < 0.1 * gpu["gpu_nanoseconds"].get<double>());

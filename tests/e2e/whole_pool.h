@@ -17,6 +17,7 @@ class WholePool {
                      const std::vector<std::string>& options = {})
       : first_(devices(first), member("one", options)), second_(devices(second), member("two", options)) {
     REQUIRE(eventually([&] { return has(pool_admin({"health"}), "2 open"); }));
+    for (Pool* const pool : {&first_, &second_}) REQUIRE(pool->poold().await_log("scheduler_attends"));
   }
 
   SchedulerProcess& scheduler() { return scheduler_; }

@@ -7,6 +7,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/contains.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -162,12 +163,12 @@ TEST_CASE("an invalid request is refused with a reason") {
 TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice") {
   SchedulerProcess scheduler;
   Usage usage;
-  SimulatedPoolds poolds(scheduler.address(), 100, 4, &usage, 100ms);
+  SimulatedPoolds poolds(scheduler.address(), kSanitized ? 40 : 100, 4, &usage, 100ms);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
 
   std::vector<std::shared_ptr<const pool::Granted>> held;
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < (kSanitized ? 3 : 5); ++round) {
     // Some clients resume their leases, others are new; meanwhile the scheduler is killed.
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<const pool::Granted>> granted;  // by lease
