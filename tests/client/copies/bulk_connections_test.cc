@@ -202,10 +202,10 @@ TEST_CASE("bulk connections: an upload of rows sends them packed") {
 }
 
 TEST_CASE("bulk connections: a download scatters pieces in any order and waits for all of them") {
-  Linked linked;
   const uint64_t width = 1000, pitch = 1024, rows = 2000;
   const uint64_t piece = wire::bulk_piece_bytes(width, rows);
   const auto data = pattern(width * rows);
+  Linked linked;  // its worker's thread may still hold the data when the copy ends
   linked.worker.on(Command::bulk_from_device, [&](const ReceivedCommand& command) {
     linked.worker.reply(command.header.sequence);  // may overtake the data
     for (const uint64_t at : {piece, uint64_t{0}})
@@ -227,8 +227,8 @@ TEST_CASE("bulk connections: a download scatters pieces in any order and waits f
 }
 
 TEST_CASE("bulk connections: an asynchronous download is pending until its reply") {
-  Linked linked;
   const auto data = pattern(kPiece / 2);
+  Linked linked;
   linked.worker.ignore(Command::bulk_from_device);
   std::vector<std::byte> memory(data.size());
   CHECK(copy_from_device(linked.session, linked.context, kStream, memory.data(), 0x1000,
@@ -245,8 +245,8 @@ TEST_CASE("bulk connections: an asynchronous download is pending until its reply
 }
 
 TEST_CASE("bulk connections: data of unknown copies is skipped") {
-  Linked linked;
   const auto data = pattern(kPiece + 1);
+  Linked linked;
   linked.worker.on(Command::bulk_from_device, [&](const ReceivedCommand& command) {
     const uint64_t copy = command.header.sequence;
     transport::Connection& link = linked.worker.bulk(0);
