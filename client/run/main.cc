@@ -4,22 +4,21 @@
 // (client/lease_client/) holds a pool's lease while the program lives.
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "client/lease/file.h"
 #include "client/lease/helper.h"
+#include "client/run/environment.h"
+#include "client/run/request.h"
 #include "common/version.h"
 #include "protocol/environment.h"
-#include "protocol/transport/transport.h"
 
 namespace {
 
@@ -30,6 +29,8 @@ constexpr int kExitUsage = 2;
 constexpr int kExitBroken = 125;
 constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
+
+constexpr std::string_view kPoolScheme = "pool://";
 
 constexpr const char* kHelp =
     "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM "
@@ -83,10 +84,6 @@ int fail(int status, const std::string& why) {
   return status;
 }
 
-// The resources that may be requested from a pool; all but the last take a value.
-constexpr std::string_view kRequestKeys[] = {"gpus", "compute",  "memory", "model", "cpus",  "host-memory",
-                                             "mode", "priority", "near",   "apart", "label", "one-host"};
-
 struct Arguments {
   std::string server;
   std::string request_query;  // in the form of a pool:// address's query string
@@ -96,45 +93,17 @@ struct Arguments {
   char** program = nullptr;  // with its arguments, terminated by null
 };
 
-std::string encoded(const std::string& value) {
-  std::string out;
-  for (const char c : value) {
-    char code[4];
-    std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned char>(c));
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
-    out += plain ? std::string(1, c) : code;
-  }
-  return out;
-}
-
-// Parses an option of kRequestKeys. `found`: it was one. Returns 0, or the exit status of a usage error.
-int parse_request_option(char**& words, Arguments& out, bool& found) {
-  const std::string word = *words;
-  const size_t equals = word.find('=');
-  const std::string name =
-      word.starts_with("--") ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
-  found = std::find(std::begin(kRequestKeys), std::end(kRequestKeys), name) != std::end(kRequestKeys);
-  if (!found) return 0;
-  std::string value = equals == std::string::npos ? "1" : word.substr(equals + 1);
-  if (name == "one-host" && equals != std::string::npos) return fail(kExitUsage, "--one-host takes no value");
-  if (name != "one-host" && equals == std::string::npos) {
-    if (words[1] == nullptr) return fail(kExitUsage, "--" + name + " needs a value; see pool-run --help");
-    value = *++words;
-  }
-  out.request_query += (out.request_query.empty() ? "" : "&") + name + "=" + encoded(value);
-  return 0;
-}
-
 // Returns -1 to continue, else the exit status.
 int parse(char** words, Arguments& out) {
   for (++words; *words != nullptr; ++words) {
     const std::string word = *words;
     if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
     if (word == "--version") return std::printf("pool-run %s\n", gpupool::kVersion), 0;
-    bool is_request_option = false;
-    if (const int status = parse_request_option(words, out, is_request_option); status != 0) return status;
-    if (is_request_option) continue;
-    if (word == "--preload") {
+    const auto request = gpupool::run::parse_request_option(words);
+    if (!request) return fail(kExitUsage, request.error().message);
+    if (request->has_value()) {
+      out.request_query += (out.request_query.empty() ? "" : "&") + **request;
+    } else if (word == "--preload") {
       out.preload = true;
     } else if (word == "--stats") {
       out.stats = true;
@@ -162,58 +131,15 @@ int parse(char** words, Arguments& out) {
   return -1;
 }
 
-// Returns the library's path, relative to PREFIX/bin/pool-run.
-fs::path client_library(std::error_code& status) {
-  const fs::path program = fs::read_symlink("/proc/self/exe", status);
-  return (program.parent_path().parent_path() / "lib" / "client" / "libcuda.so.1").lexically_normal();
-}
-
-bool prepend(const char* variable, const std::string& value) {
-  const char* old = std::getenv(variable);
-  // an empty entry would mean the current directory
-  const std::string all = old != nullptr && *old != '\0' ? value + ":" + old : value;
-  return gpupool::set_environment(variable, all);
-}
-
-// Sets what NCCL cannot detect on this host: GPUs do not map this host's shared memory, and GPUs of one
-// server have peer access. Between processes whose GPUs belong to different servers NCCL must not try peer
-// access, although they seem to be on one host; so each server gets its own host id. A process with GPUs of
-// several servers is left to NCCL.
-bool advise_nccl(const std::string& server) {
-  const auto set = [](const char* name, const std::string& value) {
-    return gpupool::set_environment(name, value, false);
-  };
-  if (!set("NCCL_SHM_DISABLE", "1")) return false;
-  const auto servers = gpupool::client::named_servers(server);
-  if (!servers || servers->size() != 1) return true;
-  std::string host;  // as NCCL composes it
-  for (const char* file : {"/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id"}) {
-    std::string line;
-    std::getline(std::ifstream(file), line);
-    host += line + "-";
-  }
-  return set("NCCL_P2P_LEVEL", "SYS") && set("NCCL_HOSTID", host + servers->front().endpoint.text());
-}
-
-// JAX ignores its CUDA backend on a machine without NVIDIA device files; a plugin corrects that
-// (client/python/).
-bool advise_jax(const fs::path& client_folder) {
-  std::error_code status;
-  const fs::path modules = client_folder / "python";
-  return !fs::is_directory(modules, status) || prepend("PYTHONPATH", modules.string());
-}
-
-int run(char** words) {
-  Arguments arguments;
-  if (const int status = parse(words, arguments); status >= 0) return status;
-
+// Completes and checks arguments.server. Returns -1 to continue, else the exit status.
+int check_server(Arguments& arguments) {
   const char* inherited = std::getenv("GPUPOOL");
   if (arguments.server.empty() && inherited != nullptr) arguments.server = inherited;
   if (arguments.server.empty()) {
     return fail(kExitUsage,
                 "no server given; use --server tcp://HOST:PORT or pool://SCHEDULER:PORT, or set GPUPOOL");
   }
-  const bool pool = arguments.server.starts_with("pool://");
+  const bool pool = arguments.server.starts_with(kPoolScheme);
   if (!pool && !arguments.request_query.empty()) {
     return fail(kExitUsage, "--" + arguments.request_query.substr(0, arguments.request_query.find('=')) +
                                 " requires a pool; use --server pool://HOST:PORT instead of '" +
@@ -223,48 +149,51 @@ int run(char** words) {
     if (const auto servers = gpupool::client::named_servers(arguments.server); !servers)
       return fail(kExitUsage, servers.error().message);
   }
-
   if (!arguments.token_file.empty() && ::access(arguments.token_file.c_str(), R_OK) != 0) {
     return fail(kExitUsage, "--token-file: '" + arguments.token_file +
                                 "' cannot be read: " + std::generic_category().message(errno));
   }
+  return -1;
+}
 
-  std::error_code status;
-  const fs::path library = client_library(status);
-  if (status || !fs::is_regular_file(library, status)) {
-    return fail(kExitBroken,
-                "cannot find gpupool's client library at " + library.string() + "; install or build it");
+// Replaces a pool's address by the file of a lease. pool-lease holds the lease while this process lives,
+// which is about to become the program. Returns -1 to continue, else the exit status.
+int acquire_lease(const gpupool::run::Installation& installation, Arguments& arguments) {
+  if (!arguments.server.starts_with(kPoolScheme)) return -1;
+  const auto lease =
+      gpupool::client::acquire_lease(installation.programs / "pool-lease",
+                                     gpupool::run::with_request(arguments.server, arguments.request_query),
+                                     fs::path(arguments.program[0]).filename());
+  if (!lease) {
+    return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken,
+                lease.error().message);
   }
-  const std::string forbidden = arguments.preload ? ":; \t\n" : ":;";
-  if (library.string().find_first_of(forbidden) != std::string::npos) {
-    return fail(kExitBroken,
-                "cannot use the library folder " + library.parent_path().string() +
-                    ": the dynamic linker accepts no paths with colons, semicolons or spaces; move gpupool");
-  }
-  const std::string token_file =
-      arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
-  if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file))
+  arguments.server = std::string(gpupool::client::kLeaseScheme) + *lease;
+  return -1;
+}
+
+int run(char** words) {
+  Arguments arguments;
+  if (const int status = parse(words, arguments); status >= 0) return status;
+  if (const int status = check_server(arguments); status >= 0) return status;
+
+  const auto installation = gpupool::run::find_installation();
+  if (!installation) return fail(kExitBroken, installation.error().message);
+  gpupool::run::EnvironmentOptions options;
+  options.preload = arguments.preload;
+  options.stats = arguments.stats;
+  if (!arguments.token_file.empty()) options.token_file = fs::absolute(arguments.token_file).string();
+  // pool-lease reads the token, too.
+  if (!options.token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", options.token_file))
     return fail(kExitBroken, "out of memory");
-  if (pool) {
-    if (!arguments.request_query.empty()) {
-      arguments.server +=
-          (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.request_query;
-    }
-    // pool-lease holds the lease while this process lives, which is about to become the program.
-    const auto lease =
-        gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease",
-                                       arguments.server, fs::path(arguments.program[0]).filename());
-    if (!lease)
-      return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken,
-                  lease.error().message);
-    arguments.server = std::string(gpupool::client::kLeaseScheme) + *lease;
-  }
-  if (!gpupool::set_environment("GPUPOOL", arguments.server) || !advise_nccl(arguments.server) ||
-      !advise_jax(library.parent_path()) || !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
-      (arguments.stats && !gpupool::set_environment("GPUPOOL_STATS", "1")) ||
-      (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
-    return fail(kExitBroken, "out of memory");
-  }
+  // Checked before a lease is acquired, because the path of the library may be unusable.
+  if (const auto checked = gpupool::run::program_environment(*installation, options); !checked)
+    return fail(kExitBroken, checked.error().message);
+  if (const int status = acquire_lease(*installation, arguments); status >= 0) return status;
+  options.server = arguments.server;
+  const auto variables = gpupool::run::program_environment(*installation, options);
+  if (!variables) return fail(kExitBroken, variables.error().message);
+  if (!gpupool::run::set_variables(*variables)) return fail(kExitBroken, "out of memory");
 
   ::execvp(arguments.program[0], arguments.program);
   const int error = errno;
