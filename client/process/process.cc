@@ -298,3 +298,14 @@ extern "C" __attribute__((visibility("default"))) size_t gpupool_client_servers(
   if (text && servers.size() < size) servers.copy(text, servers.size()), text[servers.size()] = '\0';
   return servers.size();
 }
+
+// For the Python package (client/python/gpupool), which changes no settings that cuInit has already used.
+// Waits for a cuInit in progress. Returns 0: cuInit was not called; 1: connected; 2: cuInit failed, and so
+// will later calls; 3: this is a child of a process that had connected, where CUDA cannot be used.
+extern "C" __attribute__((visibility("default"))) int gpupool_client_state() {
+  using namespace gpupool::client;
+  Process& self = process();
+  if (self.forked) return 3;
+  const std::lock_guard lock(self.mutex);
+  return !self.tried ? 0 : self.ready ? 1 : 2;
+}

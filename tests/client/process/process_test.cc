@@ -19,6 +19,7 @@ using Catch::Matchers::ContainsSubstring;
 using wire::Command;
 
 extern "C" size_t gpupool_client_servers(char* text, size_t size);
+extern "C" int gpupool_client_state();
 
 namespace {
 
@@ -224,4 +225,25 @@ TEST_CASE("process: tells the NVML library its servers") {
     return said + " " + short_text;
   });
   CHECK(got.result == "0 unset, all, length -");
+}
+
+TEST_CASE("process: tells whether cuInit has connected, failed or cannot work in a forked child") {
+  const auto connected = with_worker(two_devices, [](FakeWorker&) {
+    std::string said = std::to_string(gpupool_client_state());
+    (void)initialise();
+    said += std::to_string(gpupool_client_state());
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(gpupool_client_state());
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return said + std::to_string(WEXITSTATUS(status)) + std::to_string(gpupool_client_state());
+  });
+  CHECK(connected.result == "0131");
+  const auto failed = in_child(kPlain, [] {
+    ::unsetenv("GPUPOOL");
+    std::string said = std::to_string(gpupool_client_state());
+    (void)initialise();
+    return said + std::to_string(gpupool_client_state());
+  });
+  CHECK(failed.result == "02");
 }
