@@ -153,6 +153,11 @@ need_for_tests() {
   need shellcheck shellcheck  # scripts/checks/scripts.py
   need pyflakes3 pyflakes3  # scripts/checks/scripts.py
   need_python
+  need podman podman  # this and the next four: tests/containers
+  need runc runc
+  need /usr/lib/podman/netavark netavark
+  need '/usr/*bin/iptables' iptables
+  need patchelf patchelf
   need etcd etcd-server  # tests of several schedulers
   need etcdctl etcd-client  # tests of several schedulers
   [[ $(uname -m) == x86_64 ]] || return 0
