@@ -68,6 +68,7 @@ void Core::tick(Time now) {
   check_moves(now);
   check_suspensions(now);
   while (Lease* const lease = leases_.next_due(now)) due(*lease, now);
+  check_followers(now);
   settled_ = settled_ || settled(now);
   if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();
   tick_defragmentation(now);

@@ -21,6 +21,7 @@
 #include "common/result.h"
 #include "scheduler/core/claims.h"
 #include "scheduler/core/defragmentation.h"
+#include "scheduler/core/followers.h"
 #include "scheduler/core/lease_table.h"
 #include "scheduler/core/placer.h"
 #include "scheduler/core/queue.h"
@@ -65,7 +66,8 @@ class Core {
   void resume(Stream stream, const std::string& tenant, const LeaseId& lease, Time now);
   void release(Stream stream, Time now);
   void client_disconnected(Stream stream, Time now);
-  // Ends the client's lease, or removes its request from the queue, because its token is no longer valid.
+  // Ends the client's lease, or removes its request from the queue, or ends its following of a lease, because
+  // its token is no longer valid.
   void revoke(Stream stream, const std::string& reason, Time now);
 
   // Nodes. register_node() registers a node with its first report; report() is a heartbeat.
@@ -118,6 +120,7 @@ class Core {
   // Lease clients and leases (leases.cc).
   void grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time now);
   GrantedServer server_of(const Lease& lease, const LeasePart& part, Time now) const;
+  Grant grant_of(const Lease& lease, Time now) const;
   void announce(Lease& lease, Time now);
   void renew(Lease& lease, Time now);
   void end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now);
@@ -130,6 +133,12 @@ class Core {
   void due(Lease& lease, Time now);
   void refuse(Stream stream, Refusal::Kind kind, const std::string& reason);
   Tenant& tenant(const std::string& name);
+
+  // Requests that get no lease of their own (followers.cc).
+  std::optional<std::string> why_never(const pool::Request& request, const Tenant& whose, Time now);
+  void check(Stream stream, const std::string& tenant, const pool::Request& request, Time now);
+  void follow(Stream stream, const std::string& tenant, const pool::Request& request, Time now);
+  void check_followers(Time now);
 
   // Moves of leases (moves.cc), and where to (move_places.cc).
   void begin_move(Lease& lease, size_t place, LeasePart to, Time now, const std::string& because = "");
@@ -282,6 +291,7 @@ class Core {
 
   std::map<std::string, Tenant> tenants_;
   LeaseTable leases_;
+  Followers followers_;
   std::set<LeaseId> moving_;  // leases with Lease::move
   std::set<LeaseId> timed_;   // leases with Lease::suspension or Lease::keeps_until
   // Suspended leases for which room is kept, by priority; and tenants whose next quota is for one of these.

@@ -9,6 +9,8 @@ namespace gpupool::scheduler {
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request,
                    std::optional<Time> arrived, Time now) {
+  if (request.check_only()) return check(stream, name, request, now);
+  if (request.follow()) return follow(stream, name, request, now);
   if (const auto known = leases_.granted_for(name, request.id())) return resume(stream, name, *known, now);
   if (const WaitingRequest* const before = queue_.find(name, request.id())) {  // its old stream is still open
     arrived = std::min(arrived.value_or(now), before->arrived);
@@ -21,14 +23,8 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   const auto no = [&](Refusal::Kind kind, const std::string& why) {
     refuse_request(stream, name, request, kind, why);
   };
-  if (const auto wrong = check_request(request)) return no(Refusal::Kind::invalid, *wrong);
-  if (const auto why = never_allowed(request, whose)) return no(Refusal::Kind::invalid, *why);
+  if (const auto why = why_never(request, whose, now)) return no(Refusal::Kind::invalid, *why);
   const Demand demand(request);
-  std::string shape = demand.shape();
-  if (const auto& why = never_places(demand, shape); why && settled(now))
-    return no(Refusal::Kind::invalid, *why);
-  if (const auto why = never_within_memory(nodes_, demand, whose); why && settled(now))
-    return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
     return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + counted(whose.waiting, "request") +
                                             " in the queue, which is the limit of its quota");
@@ -41,7 +37,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   waiter.request.clear_ticket();
   waiter.request.clear_tenant();
   waiter.arrived = arrived.value_or(now);
-  waiter.shape = std::move(shape);
+  waiter.shape = demand.shape();
   find_defragmentation_of(queue_.add(std::move(waiter)));
   placer_->arrived(demand);
   ++whose.waiting;
@@ -156,8 +152,8 @@ GrantedServer Core::server_of(const Lease& lease, const LeasePart& part, Time no
   return server;
 }
 
-// Sends the client the complete grant with fresh tokens, and schedules the next renewal.
-void Core::announce(Lease& lease, Time now) {
+// Returns the complete grant with fresh tokens.
+Grant Core::grant_of(const Lease& lease, Time now) const {
   Grant grant{.lease = lease.id,
               .servers = {},
               .moves = {},
@@ -174,6 +170,14 @@ void Core::announce(Lease& lease, Time now) {
   for (const LeavingPart& one : lease.leaving) {
     if (one.back && !one.part.node->lost && shown.insert(one.place).second) add_move(one.place, one.part);
   }
+  return grant;
+}
+
+// Sends the grant to the client and to the lease's followers, and schedules the next renewal.
+void Core::announce(Lease& lease, Time now) {
+  Grant grant = grant_of(lease, now);
+  for (const Stream follower : followers_.of(lease.tenant, lease.request.id()))
+    effects_.clients.push_back({follower, grant});
   effects_.clients.push_back({lease.holder, std::move(grant)});
   dirty_leases_.insert(lease.id);
   leases_.set_deadline(lease, now + policy_.token_ms() / 2);
@@ -230,11 +234,15 @@ void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, ui
 }
 
 void Core::notify_end(Lease& lease, Time, bool over) {
-  if (lease.holder == 0) return;
   pool::Ended ended;
   ended.set_why(lease.why);
   ended.set_reason(lease.reason);
   ended.set_at_ms(over ? 0 : lease.end_at);
+  for (const Stream follower : followers_.of(lease.tenant, lease.request.id())) {
+    effects_.clients.push_back({follower, ended, over});
+    if (over) followers_.remove(follower);
+  }
+  if (lease.holder == 0) return;
   effects_.clients.push_back({lease.holder, std::move(ended), over});
   if (!over) return;
   leases_.set_holder(lease, 0);
@@ -325,7 +333,7 @@ void Core::release(Stream stream, Time now) {
     end(*lease, pool::Ended::RELEASED, "released by the client", 0, now);
     return;
   }
-  if (!queue_.find(stream)) return;
+  if (!queue_.find(stream) && !followers_.has(stream)) return;
   client_disconnected(stream, now);
   pool::Ended ended;
   ended.set_reason("released by the client");
@@ -334,12 +342,13 @@ void Core::release(Stream stream, Time now) {
 
 void Core::revoke(Stream stream, const std::string& reason, Time now) {
   if (Lease* const lease = leases_.held_by(stream)) return end(*lease, pool::Ended::EVICTED, reason, 0, now);
-  if (!queue_.find(stream)) return;
+  if (!queue_.find(stream) && !followers_.has(stream)) return;
   client_disconnected(stream, now);
   refuse(stream, Refusal::Kind::denied, reason);
 }
 
 void Core::client_disconnected(Stream stream, Time now) {
+  if (followers_.remove(stream)) return;
   if (WaitingRequest* const waiter = queue_.find(stream)) {
     --tenant(waiter->tenant).waiting;
     counters_.set_gave_up(counters_.gave_up() + 1);
