@@ -59,6 +59,7 @@ milliseconds with_jitter(milliseconds time) {
 
 LeaseClient::LeaseClient(Settings settings, Granted granted, Notify notify)
     : settings_(std::move(settings)), granted_(std::move(granted)), notify_(std::move(notify)) {
+  if (!settings_.address.request.id().empty()) return;
   std::string id(16, '\0');
   if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size()))
     settings_.address.request.set_id(id);
@@ -86,6 +87,7 @@ Result<void> LeaseClient::run() {
     // If the stream broke just now, the lease is returned on a new stream; if that fails, the lease expires.
     if (stopping && !return_deadline) return_deadline = Clock::now() + kReturnTime;
     if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *return_deadline)) return {};
+    if (status.ok() && settings_.address.request.check_only()) return {};
     if (is_final(status.error_code()))
       return Error{ErrorCode::refused, pool::failure_text(scheduler, status)};
     if (!ever_got_reply_ && Clock::now() - start > settings_.patience) {
@@ -171,19 +173,23 @@ grpc::Status LeaseClient::run_stream(const pool::Scheduler& scheduler, std::opti
 }
 
 std::optional<Error> LeaseClient::take(const pool::AcquireEvent& event) {
-  if (event.has_queued()) {
+  if (settings_.address.request.check_only()) {
+    if (!event.has_ended()) stop();  // an older scheduler, which treats the request as any other
+  } else if (event.has_queued()) {
     settings_.address.request.set_ticket(event.queued().ticket());
     report_position(event.queued());
   } else if (event.has_granted()) {
     if (last_message_ == "cut") notify_("reconnected to the scheduler");
     last_message_ = "granted";
-    lease_.set_lease(event.granted().lease());
-    lease_.set_secret(event.granted().secret());
+    if (!follows()) {
+      lease_.set_lease(event.granted().lease());
+      lease_.set_secret(event.granted().secret());
+    }
     if (const auto taken = granted_(event.granted()); !taken) return taken.error();
   } else if (event.has_ended()) {
     const auto& ended = event.ended();
     const std::string reason = ended.reason().empty() ? pool::Ended::Why_Name(ended.why()) : ended.reason();
-    if (ended.at_ms() == 0 && ended.why() != pool::Ended::RELEASED)
+    if (ended.at_ms() == 0 && (follows() || ended.why() != pool::Ended::RELEASED))
       return Error{ErrorCode::refused, "the lease has ended: " + reason};
     if (ended.at_ms() != 0) {
       const auto now =

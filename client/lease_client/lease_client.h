@@ -1,6 +1,7 @@
 // Acquires a lease from a pool's scheduler and holds it: the stream of Leases.Acquire in pool.proto. A broken
 // stream is resumed, at this scheduler or another one of the pool, by the queue ticket or the lease's secret.
-// The request has an id, so that a grant whose message was lost is sent again.
+// The request has an id, so that a grant whose message was lost is sent again. A request with `follow`
+// instead gets what the holder of the lease with its id gets, and one with `check_only` only an answer.
 //
 // Used by pool-lease. run() blocks one thread; stop() may be called from any other. The callbacks run in
 // run()'s thread.
@@ -40,8 +41,8 @@ class LeaseClient {
 
   LeaseClient(Settings settings, Granted granted, Notify notify);
 
-  // Blocks until the lease has ended or was refused, or stop() was called. The error gives the reason; no
-  // error after stop().
+  // Blocks until the lease has ended or was refused, or stop() was called, or a request with `check_only` was
+  // answered. The error gives the reason; no error after stop(), or if the checked request can be granted.
   Result<void> run();
   // Leaves the queue or returns the lease; run() returns when the scheduler has acknowledged it. May block
   // while a connection is opened.
@@ -53,6 +54,7 @@ class LeaseClient {
 
   grpc::Status run_stream(const pool::Scheduler& scheduler, std::optional<Error>& over);
   std::optional<Error> take(const pool::AcquireEvent& event);
+  bool follows() const { return settings_.address.request.follow(); }
   void report_position(const pool::Queued& queued);
   void pause(std::chrono::milliseconds time);
 

@@ -1,8 +1,10 @@
 // pool-lease: acquires GPUs from a pool's scheduler and holds them while the process that started it lives.
-// Started by the client library (GPUPOOL=pool://...) and by pool-run.
+// Started by the client library (GPUPOOL=pool://...) and by pool-run; by client/slurm/ with the options for
+// jobs of a batch system (client/lease_client/job.h).
 //
 // Prints one line on stdout, "granted FILE" (client/lease/file.h), "refused REASON" or "invalid REASON". It
 // detaches from its parent, so that the program's own wait() calls do not see it.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -11,14 +13,17 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "client/lease/file.h"
+#include "client/lease_client/job.h"
 #include "client/lease_client/lease_client.h"
 #include "client/process/log.h"
 #include "client/process/settings.h"
@@ -31,21 +36,32 @@ using namespace gpupool;
 
 // Time for the scheduler to acknowledge; otherwise the lease expires.
 constexpr unsigned kReturnSeconds = 10;
+// How long --check tries to reach a scheduler; somebody waits for it.
+constexpr std::chrono::milliseconds kCheckPatience{5'000};
 
 constexpr const char* kHelp =
     "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"
+    "       pool-lease --check ADDRESS\n"
+    "       pool-lease --hold FOLDER ADDRESS [PROGRAM]\n"
+    "       pool-lease --await FOLDER\n"
     "\n"
     "Acquires GPUs from a pool's scheduler and holds them while the process that started it\n"
     "(PID) lives. pool-run and GPUPOOL=pool://... start it; it is not meant to be run by\n"
     "hand.\n"
     "\n"
+    "  --check       ask whether the request can ever be granted, and take nothing. Exit\n"
+    "                status: 0 it can, 1 refused, 2 wrong address, 3 no scheduler answers\n"
+    "  --hold        hold the lease as long as FOLDER exists, for a job of a batch system\n"
+    "  --await       wait for the lease of FOLDER, and print its environment\n"
     "  --version     print the version\n"
     "  --help        print this text\n";
 
 // The lease file. Thread-safe; after remove() it is not written any more.
 class LeaseFile {
  public:
+  explicit LeaseFile(std::string path = "") : path_(std::move(path)) {}
   ~LeaseFile() { remove(); }
+  // Makes a folder for the file.
   Result<void> make() {
     auto path = client::make_lease_folder();
     if (!path) return path.error();
@@ -109,9 +125,8 @@ void await_end(int process, int signals) {
   }
 }
 
-int hold(pool::PoolAddress address, int process, int signals) {
-  LeaseFile file;
-  if (const auto made = file.make(); !made) return answer("refused " + made.error().message), 1;
+// Holds the lease, written to `file`, until `await_end` returns.
+int hold(pool::PoolAddress address, LeaseFile& file, const std::function<void()>& await_end) {
   const client::Settings settings = client::settings_from_environment();
   bool granted_once = false;
   const auto granted = [&](const pool::Granted& grant) -> Result<void> {
@@ -129,7 +144,7 @@ int hold(pool::PoolAddress address, int process, int signals) {
                                    granted,
                                    [](const std::string& line) { client::log_error("%s", line.c_str()); });
   std::thread watcher([&] {
-    await_end(process, signals);
+    await_end();
     file.remove();  // before the alarm, which leaves no time for it
     ::alarm(kReturnSeconds);
     client.stop();
@@ -146,40 +161,110 @@ int hold(pool::PoolAddress address, int process, int signals) {
   return ended ? 0 : 1;
 }
 
-}  // namespace
-
-int main(int, char** words) {
-  const std::string word = words[1] ? words[1] : "--help";
-  if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), words[1] ? 0 : 2;
-  if (word == "--version") return std::printf("pool-lease %s\n", gpupool::kVersion), 0;
-  auto address = pool::parse_pool_address(word);
-  if (!address) return answer("invalid " + printable(address.error().message)), 2;
-
-  ::syscall(SYS_close_range, 3u, ~0u, 0u);  // close the program's other descriptors
-  // Get a pidfd before the starting process can exit and its id be reused. It may have exited already; then
-  // our parent is the process that adopts orphans, and we would wait for that one forever.
-  pid_t parent = ::getppid();
-  if (words[2] && words[3]) {
-    parent = 0;  // matches no process if the argument is not a number
-    std::from_chars(words[3], words[3] + std::strlen(words[3]), parent);
-  }
-  const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
-  if (process < 0 || ::getppid() != parent) return answer("refused the starting program has exited"), 1;
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  address->request.set_host(host);
-  address->request.set_pid(parent);
-  if (words[2]) address->request.set_program(words[2]);
+// Blocks the signals that end this process. Returns a descriptor from which they are read.
+int take_signals() {
   sigset_t ends;
   ::sigemptyset(&ends);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ends, signal);
-  ::sigprocmask(SIG_BLOCK, &ends, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   (void)::signal(SIGPIPE, SIG_IGN);
-  const int signals = ::signalfd(-1, &ends, SFD_CLOEXEC);
+  return ::signalfd(-1, &ends, SFD_CLOEXEC);
+}
+
+void describe_client(pool::Request& request, const char* program, pid_t pid) {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  request.set_host(host);
+  request.set_pid(pid);
+  if (program != nullptr) request.set_program(program);
+}
+
+int check(pool::PoolAddress address) {
+  address.request.set_check_only(true);
+  describe_client(address.request, nullptr, ::getpid());
+  const client::Settings settings = client::settings_from_environment();
+  lease_client::LeaseClient client(
+      {.address = std::move(address),
+       .token = settings.token,
+       .tls = settings.tls,
+       .patience = kCheckPatience},
+      [](const pool::Granted&) { return Result<void>(); }, [](const std::string&) {});
+  const Result<void> checked = client.run();
+  if (checked) return 0;
+  client::log_error("%s", printable(checked.error().message).c_str());
+  return checked.error().code == ErrorCode::unavailable ? 3 : 1;
+}
+
+// Holds the lease of a job, or follows it.
+int hold_for_job(pool::PoolAddress address, const std::string& path, const char* program) {
+  // answer() closes stdout, but the lock of its file must last.
+  if (::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) < 0)
+    return answer("refused cannot keep the lock of the answer"), 1;
+  const char* const id = std::getenv(lease_client::kLeaseIdVariable);
+  const char* const follow = std::getenv(lease_client::kLeaseFollowVariable);
+  if (id != nullptr) address.request.set_id(lease_client::request_id_of(id));
+  address.request.set_follow(follow != nullptr && std::strcmp(follow, "1") == 0);
+  describe_client(address.request, program, ::getpid());
+  const auto folder = lease_client::JobFolder::open(path);
+  if (!folder) return answer("refused " + printable(folder.error().message)), 1;
+  const int signals = take_signals();
+  LeaseFile file(folder->servers());
+  return hold(std::move(address), file, [&] { folder->await_end(signals); });
+}
+
+// Holds the lease while the process that started this one lives. `words`: PROGRAM and PID, or less.
+int hold_for_process(pool::PoolAddress address, char** words) {
+  // Get a pidfd before the starting process can exit and its id be reused. It may have exited already; then
+  // our parent is the process that adopts orphans, and we would wait for that one forever.
+  pid_t parent = ::getppid();
+  if (words[0] && words[1]) {
+    parent = 0;  // matches no process if the argument is not a number
+    std::from_chars(words[1], words[1] + std::strlen(words[1]), parent);
+  }
+  const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
+  if (process < 0 || ::getppid() != parent) return answer("refused the starting program has exited"), 1;
+  describe_client(address.request, words[0], parent);
+  const int signals = take_signals();
   if (const pid_t child = ::fork(); child != 0)
     return child < 0 ? (answer("refused cannot fork: process limit reached"), 1) : 0;
+  LeaseFile file;
+  if (const auto made = file.make(); !made) return answer("refused " + made.error().message), 1;
+  return hold(std::move(address), file, [&] { await_end(process, signals); });
+}
+
+// `words` begins with --check or --hold.
+int run_option(const std::string& option, char** words) {
+  const bool checks = option == "--check";
+  if (words[1] == nullptr || (!checks && words[2] == nullptr)) return std::fputs(kHelp, stderr), 2;
+  auto address = pool::parse_pool_address(words[checks ? 1 : 2]);
+  if (!address) {
+    const std::string why = printable(address.error().message);
+    if (checks)
+      client::log_error("%s", why.c_str());
+    else
+      answer("invalid " + why);
+    return 2;
+  }
+  return checks ? check(std::move(*address)) : hold_for_job(std::move(*address), words[1], words[3]);
+}
+
+int run(char** words) {
+  const std::string word = words[1] ? words[1] : "--help";
+  if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), words[1] ? 0 : 2;
+  if (word == "--version") return std::printf("pool-lease %s\n", gpupool::kVersion), 0;
+  ::syscall(SYS_close_range, 3u, ~0u, 0u);  // close the program's other descriptors
+  if (word == "--await" && words[2]) return lease_client::await_job_lease(words[2]);
+  if (word == "--check" || word == "--hold") return run_option(word, words + 1);
+  auto address = pool::parse_pool_address(word);
+  if (!address) return answer("invalid " + printable(address.error().message)), 2;
+  return hold_for_process(std::move(*address), words + 2);
+}
+
+}  // namespace
+
+int main(int, char** words) {
   try {
-    return hold(std::move(*address), process, signals);
+    return run(words);
   } catch (const std::exception& failure) {
     answer("refused " + printable(failure.what()));
     return 1;
