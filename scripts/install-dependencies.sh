@@ -160,6 +160,12 @@ need_for_tests() {
   need patchelf patchelf
   need etcd etcd-server  # tests of several schedulers
   need etcdctl etcd-client  # tests of several schedulers
+  need /usr/include/slurm/spank.h libslurm-dev  # this and the next: the plugin for Slurm, and tests/slurm/
+  need /usr/sbin/slurmctld slurmctld
+  need /usr/sbin/slurmd slurmd
+  need /usr/sbin/slurmdbd slurmdbd
+  need /usr/sbin/munged munge
+  need /usr/sbin/mariadbd mariadb-server
   [[ $(uname -m) == x86_64 ]] || return 0
   need qemu-system-x86_64 qemu-system-x86  # this and the rest: the guest with Soft-RoCE devices, tests/softroce/
   need /usr/share/doc/busybox-static/copyright busybox-static
@@ -198,8 +204,10 @@ if ((${#missing[@]})); then
   done
   # Package lists may be older than the mirror: retries once with updated lists.
   ((!${#packages[@]})) || install "${packages[@]}" || { updated=no && update_lists && install "${packages[@]}"; }
-  # The package starts a service, which is not needed: tests start their own etcd.
-  if [[ " ${packages[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then as_root systemctl disable --now --quiet etcd.service; fi
+  # These packages start services, which are not needed: tests start their own.
+  for pair in etcd-server:etcd munge:munge mariadb-server:mariadb; do
+    if [[ " ${packages[*]} " == *" ${pair%:*} "* && -d /run/systemd/system ]]; then as_root systemctl disable --now --quiet "${pair#*:}.service"; fi
+  done
 fi
 
 if [[ $want_cuda == yes ]] && ! have_nvcc; then

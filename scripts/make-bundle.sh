@@ -49,6 +49,7 @@ if [[ $softgpu == yes ]]; then
   mkdir "$tree/lib/softgpu"
   cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
 fi
+if [[ -d $build/lib/slurm ]]; then cp -r "$build/lib/slurm" "$tree/lib/"; fi
 find "$build/bin" -maxdepth 1 -type f -executable -name 'pool*' -exec cp -t "$tree/bin" {} +
 find "$build/examples" -maxdepth 1 -type f -executable ! -name '*-shared' -exec cp -t "$tree/examples" {} +
 find "$build/examples/tools" -maxdepth 1 -type f -executable -exec cp -t "$tree/examples/tools" {} +
