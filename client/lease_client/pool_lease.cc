@@ -77,6 +77,11 @@ class LeaseFile {
     if (!path_.empty()) client::remove_lease_file(path_);
     path_.clear();
   }
+  // Leaves the file as it is.
+  void keep() {
+    const std::lock_guard lock(mutex_);
+    path_.clear();
+  }
   std::string path() const {
     const std::lock_guard lock(mutex_);
     return path_;
@@ -125,8 +130,10 @@ void await_end(int process, int signals) {
   }
 }
 
-// Holds the lease, written to `file`, until `await_end` returns.
-int hold(pool::PoolAddress address, LeaseFile& file, const std::function<void()>& await_end) {
+// Holds the lease, written to `file`, until `await_end` returns, which SIGTERM causes. Returns sooner if the
+// lease was refused, or, with `ends_with_lease`, has ended.
+int hold(pool::PoolAddress address, LeaseFile& file, bool ends_with_lease,
+         const std::function<void()>& await_end) {
   const client::Settings settings = client::settings_from_environment();
   bool granted_once = false;
   const auto granted = [&](const pool::Granted& grant) -> Result<void> {
@@ -153,10 +160,11 @@ int hold(pool::PoolAddress address, LeaseFile& file, const std::function<void()>
   if (!ended && granted_once) {
     client::log_error("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
+    if (ends_with_lease) file.keep();
   }
   if (!granted_once)
     answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));
-  if (!granted_once) ::kill(::getpid(), SIGTERM);  // ends the watcher
+  if (!granted_once || (!ended && ends_with_lease)) ::kill(::getpid(), SIGTERM);  // ends the watcher
   watcher.join();
   return ended ? 0 : 1;
 }
@@ -209,7 +217,7 @@ int hold_for_job(pool::PoolAddress address, const std::string& path, const char*
   if (!folder) return answer("refused " + printable(folder.error().message)), 1;
   const int signals = take_signals();
   LeaseFile file(folder->servers());
-  return hold(std::move(address), file, [&] { folder->await_end(signals); });
+  return hold(std::move(address), file, true, [&] { folder->await_end(signals); });
 }
 
 // Holds the lease while the process that started this one lives. `words`: PROGRAM and PID, or less.
@@ -229,7 +237,7 @@ int hold_for_process(pool::PoolAddress address, char** words) {
     return child < 0 ? (answer("refused cannot fork: process limit reached"), 1) : 0;
   LeaseFile file;
   if (const auto made = file.make(); !made) return answer("refused " + made.error().message), 1;
-  return hold(std::move(address), file, [&] { await_end(process, signals); });
+  return hold(std::move(address), file, false, [&] { await_end(process, signals); });
 }
 
 // `words` begins with --check or --hold.
