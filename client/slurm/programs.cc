@@ -118,8 +118,7 @@ Result<void> start_holder(const Holder& holder) {
   int error = child < 0 ? errno : 0;
   for (const int file : {report[1], holder.files.answer, holder.files.log}) ::close(file);
   // When this process ends, slurmd kills its process group, which the child must have left by then.
-  ssize_t length = 0;
-  while (child > 0 && (length = ::read(report[0], &error, sizeof error)) < 0 && errno == EINTR) {
+  while (child > 0 && ::read(report[0], &error, sizeof error) < 0 && errno == EINTR) {
   }
   ::close(report[0]);
   if (error != 0) return cannot_start(holder.words[0], error);
