@@ -12,6 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/descriptor.h"
+
 namespace gpupool::cdi {
 namespace {
 
@@ -19,19 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostBytes = 4u << 20;
 constexpr std::chrono::seconds kLockTimeout{5};
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
 
 Error failed(const fs::path& path, const char* what, int error) {
   std::string message =

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "common/descriptor.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -21,19 +23,6 @@ constexpr size_t kMostBytes = 1u << 20;
 Error failed(const std::string& path, const std::string& why) {
   return {ErrorCode::unavailable, "the lease file " + path + " " + why};
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
 
 struct FileLocation {
   Descriptor folder;
