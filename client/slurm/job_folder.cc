@@ -82,7 +82,7 @@ Result<JobFiles> make_job_folder(const std::string& folder, const JobRun& run, u
     files.answer = make_file(made, "answer", user, group);
     files.log = make_file(made, "log", user, group);
   }
-  // The user gets the folder last, so that nobody else works in it before.
+  // Changes the owner last: until then only root can change the folder.
   const bool good = files.answer >= 0 && files.log >= 0 && ::flock(files.answer, LOCK_EX | LOCK_NB) == 0 &&
                     ::fchown(made, user, group) == 0;
   const Error why = failed("make the files of the job in", files.path);

@@ -1,18 +1,16 @@
 // The SPANK plugin: --gpupool of srun, sbatch and salloc takes a lease of a pool for the job.
 //
 // One file of callbacks for four kinds of processes, each of which loads the plugin:
-// - srun, sbatch, salloc (the user): slurm_spank_init_post_opt() asks the scheduler whether the request can
-// ever
-//   be granted, and passes it to the nodes in the job's control environment, which Slurm keeps with the job
-//   and shows to nobody else.
+// - srun, sbatch, salloc (the user): slurm_spank_init_post_opt() asks the scheduler whether it can ever grant
+//   the request, and passes the request to the nodes in the job's control environment, which Slurm keeps with
+//   the job and does not show to other users.
 // - slurmstepd as prolog and epilog of slurmd (root), on each node of the job: the prolog starts pool-lease
 // as
-//   the job's user, and does not wait for the lease. The first node's holds the lease, the others' follow it.
-//   The epilog ends the lease.
+//   the job's user, and does not wait for the lease. pool-lease on the first node holds the lease, on the
+//   others it follows the lease. The epilog ends the lease.
 // - a task of slurmstepd (the user) before it executes the program: slurm_spank_task_init() waits for the
-// lease.
-//   It waits for a child process, because Slurm's kill spares tasks that are still slurmstepd.
-// - slurmd (root): at its start leases of jobs that ended meanwhile are ended.
+//   lease in a child process, because Slurm's kill spares tasks that are still slurmstepd.
+// - slurmd (root): ends, at its start, leases of jobs that ended meanwhile.
 #include <dlfcn.h>
 #include <pwd.h>
 #include <sys/random.h>

@@ -210,7 +210,7 @@ class Pages(Containers):
             metrics = "exec 3<>/dev/tcp/127.0.0.1/9801; printf 'GET /metrics HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3; cat <&3"
             counters = podman("exec", "pool-scheduler", "bash", "-c", metrics).stdout
             self.assertIn("\ngpupool_pool_granted_total 1\n", counters)
-            # The container's end killed pool-lease, so nobody returned the lease.
+            # The container's end killed pool-lease before it could return the lease.
             self.assertIn('\ngpupool_pool_ended_total{why="expired"} 1\n', counters)
             shell(end, cwd=folder)
 
