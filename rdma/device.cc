@@ -39,9 +39,10 @@ bool is_roce_v2(const std::string& device, unsigned port, int index) {
 }
 
 // Rates a GID; 0: it cannot be used.
-int fitness(const Device& device, const ibv_gid& gid, int index, const std::optional<ibv_gid>& local) {
+int fitness(const Device& device, bool ethernet, const ibv_gid& gid, int index,
+            const std::optional<ibv_gid>& local) {
   if (std::all_of(std::begin(gid.raw), std::end(gid.raw), [](uint8_t byte) { return byte == 0; })) return 0;
-  if (!device.ethernet) return index == 0 ? 2 : 1;
+  if (!ethernet) return index == 0 ? 2 : 1;
   const bool v2 = is_roce_v2(device.name, device.port, index);
   if (local && std::memcmp(gid.raw, local->raw, sizeof gid.raw) == 0) return v2 ? 6 : 5;
   if (v2) return is_mapped_ipv4(gid) ? 4 : 3;
@@ -59,22 +60,24 @@ std::optional<ibv_mtu> mtu_of(unsigned bytes) {
   }
 }
 
-bool find_partition(const Verbs& verbs, const RdmaOptions& options, int table, Device& device) {
+bool find_partition(const Verbs& verbs, const RdmaOptions& options, int table, const Device& device,
+                    PortAddress& address) {
   if (options.partition_key == 0) return true;
   for (int index = 0; index < table; ++index) {
     uint16_t key = 0;
     if (verbs.query_pkey(device.context, device.port, index, &key) != 0) continue;
     // The top bit distinguishes full from limited membership.
     if ((ntohs(key) & 0x7fff) != (options.partition_key & 0x7fff)) continue;
-    device.partition_index = static_cast<uint16_t>(index);
+    address.partition_index = static_cast<uint16_t>(index);
     return true;
   }
   return false;
 }
 
-// Fills in the port's best GID and returns its rating, or 0 and `why` if the port cannot be used.
+// Fills in the address with the port's best GID and returns its rating, or 0 and `why` if the port cannot be
+// used.
 int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::optional<ibv_gid>& local,
-                 Device& device, std::string& why) {
+                 const Device& device, PortAddress& address, std::string& why) {
   const std::string name = device.name + " port " + std::to_string(device.port);
   ibv_port_attr port{};
   // The symbol's parameter is the older, shorter struct, which is a prefix of ibv_port_attr.
@@ -84,18 +87,18 @@ int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::opti
     why = name + " is down";
     return 0;
   }
-  device.lid = port.lid;
-  device.ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
-  device.mtu = port.active_mtu;
+  address.lid = port.lid;
+  address.ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  address.mtu = port.active_mtu;
   if (options.mtu != 0) {
     const auto mtu = mtu_of(options.mtu);
     if (!mtu || *mtu > port.active_mtu) {
       why = name + " does not support an MTU of " + std::to_string(options.mtu);
       return 0;
     }
-    device.mtu = *mtu;
+    address.mtu = *mtu;
   }
-  if (!find_partition(verbs, options, port.pkey_tbl_len, device)) {
+  if (!find_partition(verbs, options, port.pkey_tbl_len, device, address)) {
     why = name + " does not have the requested partition key";
     return 0;
   }
@@ -104,11 +107,11 @@ int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::opti
     if (options.gid_index >= 0 && index != options.gid_index) continue;
     ibv_gid gid{};
     if (verbs.query_gid(device.context, device.port, index, &gid) != 0) continue;
-    const int fits = fitness(device, gid, index, local);
+    const int fits = fitness(device, address.ethernet, gid, index, local);
     if (fits <= best) continue;
     best = fits;
-    device.gid = gid;
-    device.gid_index = static_cast<uint8_t>(index);
+    address.gid = gid;
+    address.gid_index = static_cast<uint8_t>(index);
   }
   if (best == 0)
     why =
@@ -118,11 +121,8 @@ int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::opti
 
 }  // namespace
 
-std::string Device::text() const {
-  return name + ", port " + std::to_string(port) + ", GID " + std::to_string(gid_index);
-}
-
-Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const sockaddr_storage& local) {
+Result<OpenedDevice> open_device(const Verbs& verbs, const RdmaOptions& options,
+                                 const sockaddr_storage& local) {
   int count = 0;
   ibv_device** const list = verbs.get_device_list(&count);
   if (!list || count == 0) {
@@ -131,8 +131,8 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
   }
   std::string why =
       options.device.empty() ? "no usable RDMA device" : "there is no RDMA device '" + options.device + "'";
-  const auto address = gid_of(local);
-  Device best;
+  const auto gid = gid_of(local);
+  OpenedDevice best;
   int best_fitness = 0;
   for (int i = 0; i < count; ++i) {
     Device device;
@@ -149,10 +149,12 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
     for (unsigned port = 1; port <= device.limits.phys_port_cnt; ++port) {
       if (options.port != 0 && options.port != port) continue;
       device.port = static_cast<uint8_t>(port);
-      const int fits = examine_port(verbs, options, address, device, why);
+      PortAddress address;
+      const int fits = examine_port(verbs, options, gid, device, address, why);
       if (fits <= best_fitness) continue;
-      if (best.context && best.context != device.context) verbs.close_device(best.context);
-      best = device;
+      ibv_context* const other = best.device.context;
+      if (other && other != device.context) verbs.close_device(other);
+      best = {device, address};
       best_fitness = fits;
       taken = true;
     }
@@ -163,12 +165,13 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
   return best;
 }
 
-Result<void> find_port_again(const Verbs& verbs, const RdmaOptions& options, const sockaddr_storage& local,
-                             Device& device) {
+Result<PortAddress> find_address(const Verbs& verbs, const RdmaOptions& options,
+                                 const sockaddr_storage& local, const Device& device) {
   std::string why = "the port of " + device.name + " does not answer";
-  if (examine_port(verbs, options, gid_of(local), device, why) == 0)
+  PortAddress address;
+  if (examine_port(verbs, options, gid_of(local), device, address, why) == 0)
     return Error{ErrorCode::unavailable, why};
-  return {};
+  return address;
 }
 
 }  // namespace gpupool::transport::rdma

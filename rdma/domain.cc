@@ -17,12 +17,12 @@ BufferBlock::~BufferBlock() {
 Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const sockaddr_storage& local) {
   const auto verbs = load_verbs();
   if (!verbs) return verbs.error();
-  auto device = open_device(**verbs, options, local);
-  if (!device) return device.error();
-  const std::shared_ptr<Domain> domain(new Domain(**verbs, std::move(*device)));
+  auto opened = open_device(**verbs, options, local);
+  if (!opened) return opened.error();
+  const std::shared_ptr<Domain> domain(new Domain(**verbs, std::move(*opened)));
   const int events = domain->events_descriptor();
   ::fcntl(events, F_SETFL, ::fcntl(events, F_GETFL) | O_NONBLOCK);
-  domain->protection_ = domain->verbs_.alloc_pd(domain->context_);
+  domain->protection_ = domain->verbs_.alloc_pd(domain->device_.context);
   if (!domain->protection_) return verb_failure("cannot create a protection domain", errno);
   ibv_srq_init_attr wish{};
   wish.attr.max_wr =
@@ -41,15 +41,20 @@ Domain::~Domain() {
   if (receive_queue_) verbs_.destroy_srq(receive_queue_);
   blocks_.clear();
   if (protection_) verbs_.dealloc_pd(protection_);
-  verbs_.close_device(context_);
+  verbs_.close_device(device_.context);
+}
+
+std::string Domain::text() const {
+  return device_.name + ", port " + std::to_string(device_.port) + ", GID " +
+         std::to_string(address().gid_index);
 }
 
 Result<void> Domain::look_again(const RdmaOptions& options, const sockaddr_storage& local) {
   if (auto good = take_events(); !good) return good;
-  Device found = device();
-  if (auto there = find_port_again(verbs_, options, local, found); !there) return there;
+  const auto found = find_address(verbs_, options, local, device_);
+  if (!found) return found.error();
   const std::lock_guard lock(mutex_);
-  device_ = std::move(found);
+  address_ = *found;
   return {};
 }
 
@@ -58,7 +63,7 @@ Result<void> Domain::take_events() {
   ibv_async_event event;
   while (!over_) {
     errno = 0;
-    if (verbs_.get_async_event(context_, &event) == 0) {
+    if (verbs_.get_async_event(device_.context, &event) == 0) {
       take_event(event);
       verbs_.ack_async_event(&event);
     } else if (errno == EINTR) {
@@ -66,14 +71,14 @@ Result<void> Domain::take_events() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return {};
     } else {  // the descriptor of a device that was removed
-      over_ = Error{ErrorCode::refused, "the RDMA device " + name_ + " is gone"};
+      over_ = Error{ErrorCode::refused, "the RDMA device " + device_.name + " is gone"};
     }
   }
   return *over_;
 }
 
 void Domain::take_event(const ibv_async_event& event) {
-  const std::string text = name_ + " reports: " + verbs_.event_type_str(event.event_type);
+  const std::string text = device_.name + " reports: " + verbs_.event_type_str(event.event_type);
   switch (event.event_type) {
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_SRQ_ERR:
@@ -103,7 +108,7 @@ Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_
   const int error = errno;
   const bool limit = error == ENOMEM || error == EAGAIN || error == EPERM;  // EPERM: the limit is zero
   return Error{limit ? ErrorCode::limit : ErrorCode::unavailable,
-               "cannot register " + std::to_string(bytes) + " bytes with " + name_ + ": " +
+               "cannot register " + std::to_string(bytes) + " bytes with " + device_.name + ": " +
                    std::generic_category().message(error) + (limit ? " (check 'ulimit -l')" : "")};
 }
 

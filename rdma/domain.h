@@ -73,10 +73,12 @@ class Domain {
   Domain& operator=(const Domain&) = delete;
 
   const Verbs& verbs() const { return verbs_; }
-  Device device() const {
+  const Device& device() const { return device_; }
+  PortAddress address() const {
     const std::lock_guard lock(mutex_);
-    return device_;
+    return address_;
   }
+  std::string text() const;  // "rxe0, port 1, GID 1"
   // A random number other than 0, by which the peer recognises the domain of a connection that replaces a
   // broken one. No secret: it only makes the reason of a refusal clear.
   uint32_t number() const { return number_; }
@@ -91,7 +93,7 @@ class Domain {
   // ErrorCode::refused if the session cannot go on (the device is lost), and with ErrorCode::malformed if the
   // peer has tried to use memory that it may not. Other failures of queue pairs are counted: all connections
   // that are older break.
-  int events_descriptor() const { return context_->async_fd; }
+  int events_descriptor() const { return device_.context->async_fd; }
   Result<void> take_events();
   uint64_t failures() const { return failures_.load(std::memory_order_acquire); }
 
@@ -107,19 +109,18 @@ class Domain {
   Result<void> post(ReceiveBuffer& buffer);
 
  private:
-  Domain(const Verbs& verbs, Device device)
-      : verbs_(verbs), context_(device.context), name_(device.name), device_(std::move(device)) {}
+  Domain(const Verbs& verbs, OpenedDevice opened)
+      : verbs_(verbs), device_(std::move(opened.device)), address_(opened.address) {}
   void take_event(const ibv_async_event& event);  // call with mutex_ held
 
   const Verbs& verbs_;
-  ibv_context* const context_;  // the device's
-  const std::string name_;      // the device's
+  const Device device_;
   uint32_t number_ = 0;
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
   std::atomic<uint64_t> failures_{0};
-  mutable std::mutex mutex_;   // guards all below
-  Device device_;              // look_again() changes only the port's addresses
+  mutable std::mutex mutex_;  // guards all below
+  PortAddress address_;
   std::optional<Error> over_;  // why the session cannot go on
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
   std::deque<ReceiveBuffer> buffers_;  // elements keep their address, which is their wr_id

@@ -64,7 +64,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(std::shared_ptr<Domain> domai
 Result<void> QueuePair::initialise() {
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_INIT;
-  state.pkey_index = domain_->device().partition_index;
+  state.pkey_index = domain_->address().partition_index;
   state.port_num = domain_->device().port;
   state.qp_access_flags = static_cast<unsigned>(remote_access_);
   return move_to(state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
@@ -93,29 +93,29 @@ QueuePair::~QueuePair() {
 }
 
 Address QueuePair::address() const {
-  const Device& device = domain_->device();
+  const PortAddress port = domain_->address();
   Address address;
   address.queue_pair = pair_->qp_num;
   address.packet_sequence = first_packet_;
-  std::memcpy(address.gid.data(), device.gid.raw, address.gid.size());
-  address.lid = device.lid;
-  address.mtu = static_cast<uint8_t>(device.mtu);
-  address.reads = static_cast<uint8_t>(std::clamp(device.limits.max_qp_rd_atom, 1, int{kReads}));
+  std::memcpy(address.gid.data(), port.gid.raw, address.gid.size());
+  address.lid = port.lid;
+  address.mtu = static_cast<uint8_t>(port.mtu);
+  address.reads = static_cast<uint8_t>(std::clamp(domain_->device().limits.max_qp_rd_atom, 1, int{kReads}));
   return address;
 }
 
 void QueuePair::describe_path(ibv_qp_attr& state, const Address& peer, const RdmaOptions& options) const {
-  const Device& device = domain_->device();
-  state.path_mtu = std::min(device.mtu, static_cast<ibv_mtu>(peer.mtu));
+  const PortAddress port = domain_->address();
+  state.path_mtu = std::min(port.mtu, static_cast<ibv_mtu>(peer.mtu));
   state.dest_qp_num = peer.queue_pair;
   state.rq_psn = peer.packet_sequence & 0xffffff;
-  state.ah_attr.port_num = device.port;
+  state.ah_attr.port_num = domain_->device().port;
   state.ah_attr.sl = static_cast<uint8_t>(options.service_level);
   state.ah_attr.dlid = peer.lid;
   // A GID is also needed between InfiniBand subnets, which have different prefixes.
-  state.ah_attr.is_global = device.ethernet || std::memcmp(peer.gid.data(), device.gid.raw, 8) != 0;
+  state.ah_attr.is_global = port.ethernet || std::memcmp(peer.gid.data(), port.gid.raw, 8) != 0;
   std::memcpy(state.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-  state.ah_attr.grh.sgid_index = device.gid_index;
+  state.ah_attr.grh.sgid_index = port.gid_index;
   state.ah_attr.grh.hop_limit = kHopLimit;
 }
 

@@ -79,7 +79,7 @@ Result<void> RdmaConnection::begin(const UpgradeOffer& theirs) {
     if (!begun) return begun;
   }
   resources_ = session_ ? session_ : std::make_shared<Resources>(domain_, transfers_, theirs.domain);
-  carrier_ = "rdma (" + domain_->device().text() + (manager_ ? ", connection manager)" : ")");
+  carrier_ = "rdma (" + domain_->text() + (manager_ ? ", connection manager)" : ")");
   upgraded_.store(true, std::memory_order_release);
   return {};
 }
@@ -169,9 +169,9 @@ std::string RdmaConnection::prepare(Side side) {
   auto stream = Stream::make(domain_, bulk_);
   if (!stream) return stream.error().message;
   stream_ = std::move(*stream);
-  const bool by_addresses =
-      options_.setup == RdmaOptions::Setup::addresses ||
-      (options_.setup == RdmaOptions::Setup::automatic && side == Side::server && domain_->device().ethernet);
+  const bool by_addresses = options_.setup == RdmaOptions::Setup::addresses ||
+                            (options_.setup == RdmaOptions::Setup::automatic && side == Side::server &&
+                             domain_->address().ethernet);
   if (!by_addresses) manager_ = ConnectionManager::open();
   if (manager_ && side == Side::server && !manager_->listen(local, domain_->device())) manager_.reset();
   return bulk_ || (session_ && !session_->transfers) ? "" : prepare_direct(side);
