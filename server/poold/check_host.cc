@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "common/sanitizers.h"
 #include "protocol/transport/rdma_options.h"
 #include "server/confinement/layers.h"
 #include "server/confinement/secrets.h"
@@ -10,11 +11,7 @@
 namespace gpupool::server {
 namespace {
 
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-constexpr bool kFiltersCalls = false;
-#else
-constexpr bool kFiltersCalls = true;
-#endif
+constexpr bool kFiltersCalls = !kSanitized;
 
 ConfinementSettings settings_of(const ServerOptions& options) {
   return {.sandbox = options.sandbox,

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "common/sanitizers.h"
 #include "protocol/environment.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/tls/context.h"
@@ -41,11 +42,7 @@ namespace gpupool::worker {
 namespace {
 
 // The sanitizers' runtime needs system calls that the filter denies.
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-constexpr bool kFiltersCalls = false;
-#else
-constexpr bool kFiltersCalls = true;
-#endif
+constexpr bool kFiltersCalls = !kSanitized;
 
 struct Arguments {
   std::string device;

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "common/sanitizers.h"
 #include "protocol/calls/handles.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
@@ -11,7 +12,6 @@
 #include "tests/support/catch.h"
 #include "tests/support/has.h"
 #include "tests/support/raw_client.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;

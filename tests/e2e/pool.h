@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "common/sanitizers.h"
 #include "tests/support/poold_process.h"
-#include "tests/support/sanitized.h"
 
 namespace gpupool::testing {
 

@@ -1,9 +1,9 @@
 // Copies and launches at the limits of the device's hardware queues, alone and beside another client.
 #include <signal.h>
 
+#include "common/sanitizers.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
-#include "tests/support/sanitized.h"
 #include "tests/support/slow_link.h"
 
 using namespace gpupool::testing;
@@ -21,7 +21,7 @@ void copies_of(uint64_t bytes, const std::string& queue_entries) {
 }  // namespace
 
 TEST_CASE("copies of 4 GiB with queues of 1024 entries") {
-  copies_of(kSanitized ? uint64_t{256} << 20 : uint64_t{4} << 30, "1024");
+  copies_of(gpupool::kSanitized ? uint64_t{256} << 20 : uint64_t{4} << 30, "1024");
 }
 TEST_CASE("copies of 64 MiB with queues of 64 entries") {
   copies_of(uint64_t{64} << 20, "64");
@@ -33,7 +33,7 @@ TEST_CASE("a client is served beside full queues of others") {
   SlowLink link(pool.poold().endpoint(), {.bytes_per_second = 100e6});
   Process healthy({driver_app(), "healthy", "1"}, pool.through());
   REQUIRE(healthy.await_output("working"));
-  Process copy({driver_app(), "launches_behind_a_large_copy", kSanitized ? "67108864" : "536870912"},
+  Process copy({driver_app(), "launches_behind_a_large_copy", gpupool::kSanitized ? "67108864" : "536870912"},
                pool.through({{"GPUPOOL", link.url()}}));
   Process host_function({driver_app(), "launches_behind_a_host_function"}, pool.through());
   Process streams({driver_app(), "one_of_64_streams_waits"}, pool.through());

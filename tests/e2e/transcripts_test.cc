@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/sanitizers.h"
 #include "protocol/wire/frame.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/proxy.h"
 #include "tests/support/raw_client.h"
-#include "tests/support/sanitized.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool;

@@ -4,8 +4,8 @@
 #include <deque>
 #include <random>
 
+#include "common/sanitizers.h"
 #include "tests/rdma/played_session.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -13,7 +13,7 @@ using namespace gpupool::transport::contract;
 
 namespace {
 
-constexpr int kCuts = testing::kSanitized ? 40 : 200;
+constexpr int kCuts = kSanitized ? 40 : 200;
 
 // Moves data by direct transfers in both directions, and checks every byte when the transfers complete. Then
 // the memory belongs to the program, which writes something else there that must stay.

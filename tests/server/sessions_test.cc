@@ -2,11 +2,11 @@
 #include <atomic>
 #include <thread>
 
+#include "common/sanitizers.h"
 #include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;

@@ -8,12 +8,12 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/sanitizers.h"
 #include "server/handover/handover.h"
 #include "tests/server/fake_device_library.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
-#include "tests/support/sanitized.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool;

@@ -14,7 +14,7 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "tests/support/sanitized.h"
+#include "common/sanitizers.h"
 
 namespace gpupool::testing {
 

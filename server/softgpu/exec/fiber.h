@@ -8,15 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "common/sanitizers.h"
 #include "server/softgpu/exec/context.h"
 
 namespace gpupool::softgpu {
-
-#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // A stack that can be switched to: a fiber's, or the pool thread's own.
 struct StackContext {

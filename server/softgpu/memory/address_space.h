@@ -16,16 +16,14 @@
 #include <memory>
 #include <optional>
 
+#include "common/sanitizers.h"
+
 namespace gpupool::softgpu {
 
 // Chosen so that neither the kernel's default mmap placement nor the shadow memory of ASan or TSan uses it.
-#if defined(GPUPOOL_TSAN)
-constexpr uint64_t kRangeBase = 0x10'0000'0000;  // TSan's low application range ends at 512 GiB
-constexpr uint64_t kRangeSize = 0x40'0000'0000;  // 256 GiB
-#else
-constexpr uint64_t kRangeBase = 0x2000'0000'0000;  // 32 TiB
-constexpr uint64_t kRangeSize = 0x0400'0000'0000;  // 4 TiB
-#endif
+constexpr uint64_t kRangeBase = kThreadSanitized ? 64ull << 30 : 32ull << 40;
+constexpr uint64_t kRangeSize = kThreadSanitized ? 256ull << 30 : 4ull << 40;
+static_assert(!kThreadSanitized || kRangeBase + kRangeSize <= kThreadSanitizerEnd);
 constexpr uint64_t kGranule =
     2ull << 20;  // bytes: granularity of VMM allocations and mappings, as on NVIDIA GPUs
 

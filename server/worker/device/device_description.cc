@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "common/log/log.h"
+#include "common/sanitizers.h"
 #include "protocol/driver/cuda_header.h"
 #include "server/worker/compute/device_partition.h"
 #include "server/worker/device/device_library.h"
@@ -15,12 +16,7 @@ namespace {
 constexpr int kAttributesTried = 256;
 static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
 
-#if defined(GPUPOOL_TSAN)
-constexpr uint64_t kMinPreferredRange = 1ull
-                                        << 36;  // ThreadSanitizer leaves softgpu 256 GiB of address space
-#else
-constexpr uint64_t kMinPreferredRange = 1ull << 40;
-#endif
+constexpr uint64_t kMinPreferredRange = kThreadSanitized ? kThreadSanitizerEnd / 8 : 1ull << 40;
 // PyTorch's expandable segments reserve 1.125 times a GPU's memory for each stream and memory pool that
 // allocates on it.
 constexpr uint64_t kRangePerMemory = 64;

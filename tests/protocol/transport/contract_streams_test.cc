@@ -4,8 +4,8 @@
 #include <random>
 #include <thread>
 
+#include "common/sanitizers.h"
 #include "tests/protocol/transport/contract.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -18,7 +18,7 @@ namespace {
 // credits and the buffers of a connection hold (rdma/stream.h).
 size_t many_bytes(const BackendUnderTest& backend) {
   const bool emulated = std::getenv("GPUPOOL_SOFTROCE") != nullptr;
-  const bool few = testing::kSanitized || (emulated && backend.scheme == "rdma" && backend.upgraded);
+  const bool few = kSanitized || (emulated && backend.scheme == "rdma" && backend.upgraded);
   return size_t{few ? 8u : 64u} << 20;
 }
 

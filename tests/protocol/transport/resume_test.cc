@@ -3,9 +3,9 @@
 #include <random>
 #include <thread>
 
+#include "common/sanitizers.h"
 #include "protocol/transport/resume/resumable_connection.h"
 #include "tests/protocol/transport/contract.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -14,8 +14,8 @@ using Ready = Connection::Ready;
 
 namespace {
 
-constexpr size_t kBytes = (testing::kSanitized ? 4u : 32u) << 20;
-constexpr int kCuts = testing::kSanitized ? 20 : 100;
+constexpr size_t kBytes = (kSanitized ? 4u : 32u) << 20;
+constexpr int kCuts = kSanitized ? 20 : 100;
 
 // Both sides of a connection, and how its carriers are made.
 class Line {

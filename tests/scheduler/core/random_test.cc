@@ -1,10 +1,10 @@
 // Random sequences of events and crashes (random_events.h).
+#include "common/sanitizers.h"
 #include "tests/scheduler/core/random_events.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool::scheduler;
 
-constexpr unsigned kShare = gpupool::testing::kSanitized ? 4 : 1;  // of the seeds
+constexpr unsigned kShare = gpupool::kSanitized ? 4 : 1;  // of the seeds
 
 TEST_CASE("random events never double-allocate or lose a share") {
   std::map<std::string, uint64_t> notes;

@@ -1,13 +1,13 @@
 // Tests of a real pool-scheduler with simulated poolds and lease clients.
 #include <fstream>
 
+#include "common/sanitizers.h"
 #include "protocol/lease/token.h"
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
 #include "tests/support/contains.h"
 #include "tests/support/poold_process.h"
-#include "tests/support/sanitized.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "common/sanitizers.h"
 #include "tests/server/worker/fake_driver.h"
 
 namespace gpupool::worker::test {
@@ -163,9 +164,7 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
 // Aligned to the granularity, as a driver does.
 CUresult reserve(CUdeviceptr* address, size_t size, size_t, CUdeviceptr wished, unsigned long long) {
   constexpr uint64_t kUnit = FakeDriver::kGranularity;
-#if defined(GPUPOOL_TSAN)
-  if (wished >= uint64_t{1} << 39) wished >>= 8;  // ThreadSanitizer leaves programs the first 512 GiB
-#endif
+  if (kThreadSanitized && wished >= kThreadSanitizerEnd) wished >>= 8;
   const auto map = [&](size_t bytes) {
     return ::mmap(reinterpret_cast<void*>(wished), bytes, PROT_NONE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

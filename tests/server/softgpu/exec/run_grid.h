@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/sanitizers.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/memory/address_space.h"
 #include "tests/support/catch.h"
@@ -17,11 +18,7 @@ namespace softgpu_test {
 using namespace gpupool::softgpu;
 
 // Divisor of the size of the larger tests: with ThreadSanitizer a fiber costs about a hundred times more.
-#if defined(GPUPOOL_TSAN)
-constexpr uint32_t kLess = 8;
-#else
-constexpr uint32_t kLess = 1;
-#endif
+constexpr uint32_t kLess = gpupool::kThreadSanitized ? 8 : 1;
 
 // Zeroed memory that kernels may access.
 template <typename T>

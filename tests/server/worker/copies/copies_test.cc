@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "common/sanitizers.h"
 #include "protocol/wire/commands.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
@@ -327,9 +328,9 @@ TEST_CASE("the range can be moved while nothing is mapped") {
 }
 
 TEST_CASE("reserves the addresses that the client asks to avoid") {
-#ifdef __SANITIZE_THREAD__
-  return gpupool::testing::report_skip("ThreadSanitizer keeps these addresses for itself");
-#endif
+  if (kThreadSanitized) {
+    return gpupool::testing::report_skip("ThreadSanitizer keeps these addresses for itself");
+  }
   constexpr uint64_t kBase = 0x1000'0000'0000, kGiB = 1u << 30;
   void* const busy = reinterpret_cast<void*>(kBase + 5 * kGiB);
   REQUIRE(::mmap(busy, kGiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
