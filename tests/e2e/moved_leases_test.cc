@@ -44,7 +44,11 @@ std::string other(const std::string& node) {
 // Moves the pool's only lease from this node to the other one, which it returns.
 std::string move_from(const WholePool& pool, const std::string& lease, const std::string& node) {
   INFO(pool.pool_admin({"move", lease, "--to", other(node)}));
-  REQUIRE(await_all_on(pool, other(node), 1));
+  const bool moved = await_all_on(pool, other(node), 1);
+  INFO(json_of(pool, {"leases"}).dump());
+  INFO("one: " << pool.first().poold().log());
+  INFO("two: " << pool.second().poold().log());
+  REQUIRE(moved);
   return other(node);
 }
 
