@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "protocol/transport/shm/address.h"
+#include "tests/e2e/pool_admin.h"
 #include "tests/e2e/steady_programs.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
@@ -65,7 +66,15 @@ void pass_despite_cuts(Pool& pool, const MakeCutter& make, unsigned least, const
   }
   CHECK(cuts >= wanted);
   print_silence(pool.poold().log());
-  CHECK(eventually([&] { return free_memory() == free_before; }, std::chrono::seconds(20)));
+  const bool freed = eventually([&] { return free_memory() == free_before; }, std::chrono::seconds(20));
+  INFO("before: " << free_before << "now: " << free_memory());
+  INFO(run_to_end(admin_words(pool.poold(), {"sessions"})).output);
+  std::string breaks;
+  for (const char* const event : {"client_connection_broken", "session_not_resumed"}) {
+    for (const std::string& line : lines_with(freed ? "" : pool.poold().log(), event)) breaks += line + '\n';
+  }
+  INFO(breaks);
+  CHECK(freed);
 }
 
 Cutter over_proxy(Pool& pool, const std::string& scheme, uint32_t seed, Environment environment) {

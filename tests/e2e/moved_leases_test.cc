@@ -42,7 +42,7 @@ std::string other(const std::string& node) {
 }
 
 // Moves the pool's only lease from this node to the other one, which it returns.
-std::string move_from(const WholePool& pool, const std::string& lease, const std::string& node) {
+std::string move_from(WholePool& pool, const std::string& lease, const std::string& node) {
   INFO(pool.pool_admin({"move", lease, "--to", other(node)}));
   const bool moved = await_all_on(pool, other(node), 1);
   INFO(json_of(pool, {"leases"}).dump());

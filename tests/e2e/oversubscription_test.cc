@@ -92,9 +92,10 @@ TEST_CASE("programs that never pause and have more than the device together take
   for (int round = 0; round < kRounds; ++round) {
     for (const char* const name : {"one", "two"}) pool.touch(name + std::to_string(round));
   }
-  CHECK(one->wait(kLongPatience) == 0);
-  CHECK(two->wait(kLongPatience) == 0);
+  const int status = one->wait(kLongPatience);
   INFO(one->output() << two->output() << pool->poold().log());
+  CHECK(status == 0);
+  CHECK(two->wait(kLongPatience) == 0);
   CHECK(pool->poold().await_log("memory_moved_to_host", 3));
 }
 
