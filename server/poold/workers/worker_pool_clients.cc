@@ -198,8 +198,11 @@ std::chrono::milliseconds WorkerPool::resume_timeout_of(const Tenant* tenant) co
 
 bool WorkerPool::connection_broken(Worker& worker, const packet::ConnectionBroken& message) {
   if (message.link >= Breaks::kLinks) return workers_.end(worker, "invalid control message");
-  worker.breaks.since[message.link] = Clock::now();
-  tell_break(worker, {.link = message.link});
+  // Reported again if the client's side also closes a connection by which it wanted to resume.
+  if (worker.breaks.since[message.link] == Clock::time_point{}) {
+    worker.breaks.since[message.link] = Clock::now();
+    tell_break(worker, {.link = message.link});
+  }
   if (message.link != 0 || message.closed == 0) return true;
   worker.breaks.abandoned = true;
   serve_waiting();

@@ -118,7 +118,8 @@ void Resumption::tell_broken(const Error& why) {
 }
 
 bool Resumption::wait_for_client(const Error& why, Clock::time_point start) {
-  const auto deadline = start + (was_closed(why) ? std::min(terms_.timeout, kAfterEnd) : terms_.timeout);
+  const auto latest = start + terms_.timeout;
+  auto deadline = was_closed(why) ? std::min(latest, start + kAfterEnd) : latest;
   while (true) {
     std::optional<server::ControlMessage> offer;
     {
@@ -140,6 +141,10 @@ bool Resumption::wait_for_client(const Error& why, Clock::time_point start) {
     }
     log::info("session_not_resumed",
               {{"session", terms_.session_number}, {"link", link_}, {"reason", resumed.error().message}});
+    if (was_closed(resumed.error())) {  // a program that was killed while it came back
+      deadline = std::min(latest, Clock::now() + kAfterEnd);
+      terms_.offers->broken(link_, true);
+    }
   }
 }
 

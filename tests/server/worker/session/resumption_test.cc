@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "tests/support/catch.h"
+#include "tests/support/processes.h"
 
 using namespace gpupool;
 using namespace gpupool::worker;
@@ -82,4 +83,26 @@ TEST_CASE("a connection that comes while an earlier one is taken over replaces i
   char received[5];
   REQUIRE(::recv(third.ends[0], received, sizeof received, MSG_WAITALL) == sizeof received);
   CHECK(std::string_view(received, sizeof received) == "hello");
+}
+
+TEST_CASE("a client that closes the connection by which it resumes is not awaited for the whole timeout") {
+  const Sockets first, second;
+  ControlSocket poold;
+  Resumptions offers(*poold.control);
+  transport::ResumableConnection connection(adopt(first.ends[1]));
+  connection.start();
+  const auto welcome = [&](const server::ControlMessage& message, uint64_t) {
+    ::close(message.descriptor);
+    return Result<std::unique_ptr<transport::Connection>>(Error{ErrorCode::reset, "connection lost"});
+  };
+  Resumption resumption(connection, 0,
+                        Resumption::Terms{&offers, welcome, std::chrono::hours(1), /*session_number=*/1});
+  resumption.take(offer(second));
+  for (const uint64_t closed : {0u, 1u}) {  // the first connection is broken on this side
+    const auto told = server::receive_control(poold.ends[0]);
+    REQUIRE(told);
+    REQUIRE(told->kind == ControlKind::connection_broken);
+    CHECK(told->body<server::packet::ConnectionBroken>().closed == closed);
+  }
+  CHECK(gpupool::testing::eventually([&] { return connection.over(); }));
 }
