@@ -22,7 +22,8 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "race:libcrypto.so\n"
          "race:libssl.so\n"
          "race:grpc::\n"
-         "race:grpc_core::\n";
+         "race:grpc_core::\n"
+         "thread:libgpr.so\n";  // ended but not joined when a program ends
 }
 
 // Connections that gRPC still closes in the background when a program ends. Its frames have no frame

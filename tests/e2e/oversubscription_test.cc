@@ -84,7 +84,7 @@ TEST_CASE("without oversubscription nothing is moved") {
 
 TEST_CASE("programs that never pause and have more than the device together take turns") {
   CrampedPool pool("memory = \"1GiB\"");
-  constexpr int kRounds = 30;
+  constexpr int kRounds = gpupool::kSanitized ? 8 : 30;
   const auto one = pool.start("one", "10", std::to_string(kRounds));
   REQUIRE(one->await_output("round 0\n"));
   const auto two = pool.start("two", "10", std::to_string(kRounds));

@@ -163,7 +163,7 @@ TEST_CASE("an invalid request is refused with a reason") {
 TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice") {
   SchedulerProcess scheduler;
   Usage usage;
-  SimulatedPoolds poolds(scheduler.address(), kSanitized ? 40 : 100, 4, &usage, 100ms);
+  SimulatedPoolds poolds(scheduler.address(), kSanitized ? 20 : 100, 4, &usage, kSanitized ? 500ms : 100ms);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
 
