@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,6 +39,9 @@ using namespace gpupool;
 constexpr unsigned kReturnSeconds = 10;
 // How long --check tries to reach a scheduler; somebody waits for it.
 constexpr std::chrono::milliseconds kCheckPatience{5'000};
+// How long a job waits for a scheduler. Otherwise a batch system's queue would run empty, job after job
+// failing, while the scheduler is down.
+constexpr std::chrono::minutes kJobPatience{10};
 
 constexpr const char* kHelp =
     "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"
@@ -131,9 +135,8 @@ void await_end(int process, int signals) {
 }
 
 // Holds the lease, written to `file`, until `await_end` returns, which SIGTERM causes. Returns sooner if the
-// lease was refused, or, with `ends_with_lease`, has ended.
-int hold(pool::PoolAddress address, LeaseFile& file, bool ends_with_lease,
-         const std::function<void()>& await_end) {
+// lease was refused, or, of a batch system's job, has ended.
+int hold(pool::PoolAddress address, LeaseFile& file, bool of_job, const std::function<void()>& await_end) {
   const client::Settings settings = client::settings_from_environment();
   bool granted_once = false;
   const auto granted = [&](const pool::Granted& grant) -> Result<void> {
@@ -144,11 +147,12 @@ int hold(pool::PoolAddress address, LeaseFile& file, bool ends_with_lease,
     answer("granted " + file.path());
     return {};
   };
-  lease_client::LeaseClient client({.address = std::move(address),
-                                    .token = settings.token,
-                                    .tls = settings.tls,
-                                    .renewed_token = client::token_from_environment},
-                                   granted,
+  lease_client::LeaseClient::Settings client_settings{.address = std::move(address),
+                                                      .token = settings.token,
+                                                      .tls = settings.tls,
+                                                      .renewed_token = client::token_from_environment};
+  if (of_job) client_settings.patience = kJobPatience;
+  lease_client::LeaseClient client(std::move(client_settings), granted,
                                    [](const std::string& line) { client::log_error("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end();
@@ -160,11 +164,11 @@ int hold(pool::PoolAddress address, LeaseFile& file, bool ends_with_lease,
   if (!ended && granted_once) {
     client::log_error("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
-    if (ends_with_lease) file.keep();
+    if (of_job) file.keep();
   }
   if (!granted_once)
     answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));
-  if (!granted_once || (!ended && ends_with_lease)) ::kill(::getpid(), SIGTERM);  // ends the watcher
+  if (!granted_once || (!ended && of_job)) ::kill(::getpid(), SIGTERM);  // ends the watcher
   watcher.join();
   return ended ? 0 : 1;
 }
@@ -205,6 +209,9 @@ int check(pool::PoolAddress address) {
 
 // Holds the lease of a job, or follows it.
 int hold_for_job(pool::PoolAddress address, const std::string& path, const char* program) {
+  // This process is outside of the job's control group and outlives the job's programs, which must not take
+  // it over.
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   // answer() closes stdout, but the lock of its file must last.
   if (::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) < 0)
     return answer("refused cannot keep the lock of the answer"), 1;

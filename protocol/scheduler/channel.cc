@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 #include "common/admission/received_limits.h"
 #include "common/files/exposure.h"
@@ -20,6 +21,14 @@ constexpr int kConnectMs = 3'000;  // short, because another scheduler may be re
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// gRPC takes such a text in place of a private key, and loads the library that it names.
+constexpr std::string_view kEngine = "engine:";
+
+std::string private_key(const std::string& path) {
+  std::string key = contents(path);
+  return key.starts_with(kEngine) ? "" : key;
 }
 
 }  // namespace
@@ -41,12 +50,14 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
   grpc::SslCredentialsOptions options;
   if (!tls.ca.empty()) options.pem_root_certs = contents(tls.ca);
   if (!tls.certificate.empty()) options.pem_cert_chain = contents(tls.certificate);
-  if (!tls.key.empty()) options.pem_private_key = contents(tls.key);
+  if (!tls.key.empty()) options.pem_private_key = private_key(tls.key);
   return grpc::CreateCustomChannel(scheduler.text(), grpc::SslCredentials(options), arguments);
 }
 
 Result<void> check_files(const transport::TlsOptions& tls) {
   const auto checked = files::check_secret(tls.key);
+  if (checked && contents(tls.key).starts_with(kEngine))
+    return Error{ErrorCode::invalid, "GPUPOOL_TLS_KEY: " + tls.key + " must have a private key in PEM form"};
   return checked ? checked : Error{ErrorCode::invalid, "GPUPOOL_TLS_KEY: " + checked.error().message};
 }
 

@@ -123,6 +123,31 @@ TEST_CASE("a check without a scheduler ends soon and says that none was reached"
   CHECK(has(checked.output, "cannot reach any scheduler"));
 }
 
+TEST_CASE("a key that would have gRPC load a library is refused") {
+  const TemporaryFolder folder;
+  const Finished checked =
+      run_to_end({program_path("pool-lease"), "--check", "pool://127.0.0.1:1"},
+                 {{"GPUPOOL_TLS_KEY", folder.write_secret("key", "engine:/tmp/library.so:key")}});
+  CHECK(checked.status == 1);
+  CHECK(has(checked.output, "/key must have a private key in PEM form\n"));
+}
+
+TEST_CASE("a job waits for a scheduler that is down when the job starts") {
+  int port = 0;
+  { port = FakeScheduler(answers({}, grpc::Status::OK)).port(); }
+  const Job job("pool://127.0.0.1:" + std::to_string(port));
+  const auto task = job.awaits();
+  CHECK(task->await_output("gpupool: cannot reach pool-scheduler at 127.0.0.1:" + std::to_string(port)));
+  // A program that is started by a user gives up after 10 s.
+  CHECK_FALSE(eventually([&] { return !job.file("answer").empty(); }, std::chrono::seconds(12)));
+  std::unique_ptr<FakeScheduler> scheduler;
+  scheduler = std::make_unique<FakeScheduler>(holds(scheduler), port);
+  CHECK(task->wait() == 0);
+  CHECK(job.await_granted());
+  job.end();
+  CHECK(scheduler->await_calls(2));  // the request and the release
+}
+
 TEST_CASE("a check returns the lease of a scheduler that does not know checks") {
   std::unique_ptr<FakeScheduler> scheduler;
   scheduler = std::make_unique<FakeScheduler>(holds(scheduler));
