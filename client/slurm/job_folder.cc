@@ -27,7 +27,8 @@ Error failed(const std::string& what, const std::string& path) {
 // Makes the folder of all jobs, and checks that no user can change its entries.
 Result<void> make_common_folder(const std::string& folder) {
   std::error_code status;
-  fs::create_directories(folder, status);
+  // Users must reach their folders, whatever the umask of slurmd is.
+  if (fs::create_directories(folder, status)) fs::permissions(folder, fs::perms(0755), status);
   struct stat about {};
   if (::lstat(folder.c_str(), &about) != 0) return failed("make the folder", folder);
   if (!S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() || (about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {

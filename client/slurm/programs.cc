@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 
 #include "common/spawn.h"
@@ -15,6 +17,7 @@ namespace gpupool::slurm {
 namespace {
 
 constexpr size_t kMostOutput = 1 << 20;
+constexpr unsigned kCloseOnExec = 1u << 2;  // CLOSE_RANGE_CLOEXEC, since Linux 5.11
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> out;
@@ -45,6 +48,13 @@ int await(pid_t child) {
     if (errno != EINTR) return -1;
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Returns why the user is the reason that the program does not start; null: the node is.
+const char* fault_of_user(int error) {
+  if (error == EAGAIN) return "; the user has too many processes on this node: end some";
+  if (error == E2BIG) return "; the request is too long: shorten it";
+  return nullptr;
 }
 
 // The groups of a user, with which a process of the user may read the user's files.
@@ -79,7 +89,11 @@ std::vector<gid_t> groups_of(const std::string& user, gid_t group) {
                     input >= 0 && ::dup2(input, STDIN_FILENO) >= 0 &&
                     ::dup2(holder.files.answer, STDOUT_FILENO) >= 0 &&
                     ::dup2(holder.files.log, STDERR_FILENO) >= 0;
-  if (good) ::execve(words[0], words, variables);
+  if (good) {
+    // Not left to the program, to which the user may attach a debugger before it closes them.
+    ::syscall(SYS_close_range, 3u, ~0u, kCloseOnExec);
+    ::execve(words[0], words, variables);
+  }
   const int error = errno;
   [[maybe_unused]] const ssize_t written = ::write(report, &error, sizeof error);
   ::_exit(127);
@@ -116,12 +130,16 @@ Result<void> start_holder(const Holder& holder) {
   const pid_t child = ::fork();
   if (child == 0) become(holder, groups, words.data(), variables.data(), report[1]);
   int error = child < 0 ? errno : 0;
-  for (const int file : {report[1], holder.files.answer, holder.files.log}) ::close(file);
+  ::close(report[1]);
   // When this process ends, slurmd kills its process group, which the child must have left by then.
   while (child > 0 && ::read(report[0], &error, sizeof error) < 0 && errno == EINTR) {
   }
   ::close(report[0]);
-  if (error != 0) return cannot_start(holder.words[0], error);
+  const Error failure = cannot_start(holder.words[0], error);
+  const char* const fault = child > 0 && error != 0 ? fault_of_user(error) : nullptr;
+  if (fault != nullptr) ::dprintf(holder.files.answer, "refused %s%s\n", failure.message.c_str(), fault);
+  for (const int file : {holder.files.answer, holder.files.log}) ::close(file);
+  if (error != 0 && fault == nullptr) return failure;
   return {};
 }
 

@@ -29,7 +29,9 @@ struct Holder {
   gid_t group = 0;
   std::string user_name;  // for its further groups
 };
-// Starts the program as the user, in a session of its own. It outlives this process. Root only.
+// Starts the program as the user, in a session of its own. It outlives this process. Root only. If the user
+// is the reason that it does not start, the reason becomes the job's answer (client/lease_client/job.h), and
+// there is no error, which would make Slurm drain the node.
 Result<void> start_holder(const Holder& holder);
 
 // Starts a program in a session of its own and does not wait for it.

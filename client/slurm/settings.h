@@ -9,9 +9,11 @@ namespace gpupool::slurm {
 struct Settings {
   std::string server;      // pool://HOST:PORT[,...]; empty: the user's GPUPOOL
   std::string token_file;  // for users without GPUPOOL_TOKEN_FILE; "~/" is the user's home; may be empty
-  std::string folder = "/run/gpupool/slurm";  // of all jobs' folders on a node
-  std::string programs;                       // folder of pool-lease
-  bool check = true;                          // ask the scheduler when a job is submitted
+  // Of all jobs' folders on a node. Not in /run/gpupool, which belongs to poold and is shared with
+  // containers.
+  std::string folder = "/run/gpupool-slurm";
+  std::string programs;  // folder of pool-lease
+  bool check = true;     // ask the scheduler when a job is submitted
 };
 
 // `words`: the arguments, NAME=VALUE each. `plugin`: path of the plugin, from which the folder of pool-lease

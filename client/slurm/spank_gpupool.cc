@@ -5,8 +5,7 @@
 //   the request, and passes the request to the nodes in the job's control environment, which Slurm keeps with
 //   the job and does not show to other users.
 // - slurmstepd as prolog and epilog of slurmd (root), on each node of the job: the prolog starts pool-lease
-// as
-//   the job's user, and does not wait for the lease. pool-lease on the first node holds the lease, on the
+//   as the job's user, and does not wait for the lease. pool-lease on the first node holds the lease, on the
 //   others it follows the lease. The epilog ends the lease.
 // - a task of slurmstepd (the user) before it executes the program: slurm_spank_task_init() waits for the
 //   lease in a child process, because Slurm's kill spares tasks that are still slurmstepd.
@@ -22,8 +21,10 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "client/run/request.h"
@@ -50,6 +51,11 @@ constexpr const char* kPassedOn[] = {"GPUPOOL_TOKEN_FILE", "GPUPOOL_TLS_CA", "GP
                                      "GPUPOOL_TLS_KEY"};
 // As prefix of the job's control environment in prolog and epilog.
 constexpr const char* kSpankPrefix = "SPANK_";
+// As prefix of it in the environment of the job's programs.
+constexpr const char* kProgramPrefix = "SLURM_SPANK_";
+// By these a job's programs hand --gpupool on to srun, but also to sbatch and salloc.
+constexpr const char* kInherited[] = {"SLURM_SPANK__SLURM_SPANK_OPTION_gpupool_gpupool",
+                                      "_SLURM_SPANK_OPTION_gpupool_gpupool"};
 
 bool requested = false;
 std::string option_value;  // "gpus=2,memory=8G"
@@ -80,6 +86,21 @@ std::string variable(const std::string& name) {
 
 void set_variable(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread
+}
+
+Settings read_settings(int count, char* const* words) {
+  auto settings = parse_settings(count, words, plugin_path());
+  if (!settings) throw std::runtime_error(settings.error().message);
+  return std::move(*settings);
+}
+
+// Returns the job or the user of a spank handle.
+uint32_t number_of(spank_t spank, spank_item item) {
+  uint32_t number = 0;
+  if (const spank_err_t error = spank_get_item(spank, item, &number); error != ESPANK_SUCCESS)
+    throw std::runtime_error(std::string("Slurm does not name the job or its user: ") +
+                             spank_strerror(error));
+  return number;
 }
 
 std::string error_of_system() {
@@ -174,7 +195,7 @@ int submit(spank_t spank, const Settings& settings) {
 
 JobRun job_of_prolog(spank_t spank) {
   JobRun run;
-  spank_get_item(spank, S_JOB_ID, &run.job);
+  run.job = number_of(spank, S_JOB_ID);
   run.restart = static_cast<uint32_t>(std::strtoul(variable("SLURM_JOB_RESTART_COUNT").c_str(), nullptr, 10));
   run.node = variable("SLURMD_NODENAME");
   return run;
@@ -196,7 +217,7 @@ std::vector<std::string> holder_environment(const JobRun& run) {
 Result<void> hold_lease(spank_t spank, const Settings& settings, const std::string& address) {
   const JobRun run = job_of_prolog(spank);
   Holder holder;
-  spank_get_item(spank, S_JOB_UID, &holder.user);
+  holder.user = number_of(spank, S_JOB_UID);
   const std::string group = variable("SLURM_JOB_GID");
   holder.user_name = variable("SLURM_JOB_USER");
   if (run.node.empty() || group.empty())
@@ -244,10 +265,9 @@ bool set_variables(spank_t spank, const std::string& text) {
 }
 
 void prepare_task(spank_t spank, const Settings& settings) {
-  uint32_t job = 0;
+  const uint32_t job = number_of(spank, S_JOB_ID);
   int task = 0;
   char** variables = nullptr;
-  spank_get_item(spank, S_JOB_ID, &job);
   spank_get_item(spank, S_TASK_ID, &task);
   spank_get_item(spank, S_JOB_ENV, &variables);
   const std::string folder = find_job_folder(settings.folder, job, variable("SLURMD_NODENAME"), ::getuid());
@@ -265,6 +285,8 @@ void prepare_task(spank_t spank, const Settings& settings) {
       run_program({settings.programs + "/pool-lease", "--await", folder}, variables, task != 0);
   if (!waited) end_task(waited.error().message);
   if (waited->status != 0) end_task("");
+  // Who knows it, and has a token of the tenant, can use the lease; programs print their environment.
+  spank_unsetenv(spank, (std::string(kProgramPrefix) + kSeed).c_str());
   if (!set_variables(spank, waited->output)) end_task("cannot set the environment of the task");
 }
 
@@ -280,16 +302,16 @@ __attribute__((visibility("default"))) extern const unsigned int spank_plugin_ve
 }
 
 GPUPOOL_CALLBACK int slurm_spank_init(spank_t spank, int count, char* words[]) try {
-  const auto settings = parse_settings(count, words, plugin_path());
-  if (!settings) {
-    slurm_error("%s", settings.error().message.c_str());
-    return -1;
+  const Settings settings = read_settings(count, words);
+  const bool submits_from_job = spank_context() == S_CTX_ALLOCATOR && !variable("SLURM_JOB_ID").empty();
+  for (const char* const name : kInherited) {
+    if (submits_from_job) ::unsetenv(name);  // NOLINT(concurrency-mt-unsafe): one thread
   }
   if (spank_context() != S_CTX_SLURMD) return spank_option_register(spank, &the_option);
   std::error_code status;
-  if (fs::exists(settings->folder, status) && !fs::is_empty(settings->folder, status)) {
+  if (fs::exists(settings.folder, status) && !fs::is_empty(settings.folder, status)) {
     const fs::path script = fs::path(plugin_path()).parent_path() / "end-stale-leases.sh";
-    start_detached({"/bin/sh", script, settings->folder});
+    start_detached({"/bin/sh", script, settings.folder});
   }
   return 0;
 } catch (const std::exception& failure) {
@@ -302,7 +324,7 @@ GPUPOOL_CALLBACK int slurm_spank_init_post_opt(spank_t spank, int count, char* w
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return 0;
   // A step of a job that exists: its job has the lease.
   if (context == S_CTX_LOCAL && !variable("SLURM_JOB_ID").empty()) return 0;
-  return submit(spank, *parse_settings(count, words, plugin_path()));
+  return submit(spank, read_settings(count, words));
 } catch (const std::exception& failure) {
   refuse(failure.what());
 }
@@ -310,7 +332,7 @@ GPUPOOL_CALLBACK int slurm_spank_init_post_opt(spank_t spank, int count, char* w
 GPUPOOL_CALLBACK int slurm_spank_job_prolog(spank_t spank, int count, char* words[]) try {
   const std::string address = variable(std::string(kSpankPrefix) + kRequest);
   if (address.empty()) return 0;
-  const auto held = hold_lease(spank, *parse_settings(count, words, plugin_path()), address);
+  const auto held = hold_lease(spank, read_settings(count, words), address);
   if (held) return 0;
   slurm_error("gpupool: %s", held.error().message.c_str());
   return -1;  // the node is at fault: Slurm drains it and requeues the job
@@ -320,7 +342,7 @@ GPUPOOL_CALLBACK int slurm_spank_job_prolog(spank_t spank, int count, char* word
 }
 
 GPUPOOL_CALLBACK int slurm_spank_task_init(spank_t spank, int count, char* words[]) try {
-  prepare_task(spank, *parse_settings(count, words, plugin_path()));
+  prepare_task(spank, read_settings(count, words));
   return 0;
 } catch (const std::exception& failure) {
   end_task(failure.what());
@@ -328,7 +350,7 @@ GPUPOOL_CALLBACK int slurm_spank_task_init(spank_t spank, int count, char* words
 
 GPUPOOL_CALLBACK int slurm_spank_job_epilog(spank_t spank, int count, char* words[]) try {
   const JobRun run = job_of_prolog(spank);
-  end_leases(parse_settings(count, words, plugin_path())->folder, run.job, run.node);
+  end_leases(read_settings(count, words).folder, run.job, run.node);
   return 0;
 } catch (const std::exception& failure) {
   slurm_error("%s", error_text(failure).c_str());

@@ -73,6 +73,29 @@ class Runs(SlurmTest):
         self.assertEqual(len({label for lease in leases for label in lease["labels"]}), 2)
         self.tell(array)
 
+    def test_a_job_that_is_submitted_by_a_job_does_not_inherit_the_option(self):
+        job = self.sbatch("sbatch --parsable --output=%j.out --wrap 'printenv; echo done' > submitted", "--gpupool")
+        submitted = self.world.home / "submitted"
+        other = eventually(lambda: submitted.exists() and submitted.read_text().strip(), lambda: self.printed(job) + self.state())
+        self.await_printed(other, "done")
+        self.assertNotIn("\nGPUPOOL=lease:", self.printed(other))
+        self.assertNotIn("gpupool", self.cluster.job_state(other).get("Licenses", ""))
+
+    def test_the_random_bytes_of_a_lease_are_not_in_the_environment_of_its_programs(self):
+        job = self.sbatch("printenv; srun printenv; echo done", "--gpupool")
+        self.await_printed(job, "done")
+        self.assertEqual(self.printed(job).count("\nGPUPOOL=lease:"), 2)
+        self.assertNotIn("GPUPOOL_SEED", self.printed(job))
+
+    def test_the_process_that_holds_a_lease_cannot_be_taken_over_by_its_user(self):
+        # It is in slurmd's control group, not in the job's. Linux gives the files of such a process in /proc to root.
+        job = self.sbatch(UNTIL_TOLD, "--gpupool=compute=50")
+        self.await_lease(job)
+        holder = [process for process, _, arguments in processes() if f"--hold {self.world.jobs}/{job}." in arguments]
+        self.assertEqual(len(holder), 1)
+        self.assertEqual(os.stat(f"/proc/{holder[0]}/environ").st_uid, 0)
+        self.tell(job)
+
     def test_no_token_is_seen_by_others(self):
         token = (self.world.home / "token").read_text().strip()
         job = self.sbatch(UNTIL_TOLD, "--gpupool=compute=50")

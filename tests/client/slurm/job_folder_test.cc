@@ -94,6 +94,17 @@ TEST_CASE("a folder of jobs that others can write, or that is a symbolic link, i
   CHECK_FALSE(slurm::make_job_folder(folder, {1, 0, "n"}, some_user(), some_group()));  // it exists
 }
 
+TEST_CASE("users can reach their folders whatever the umask is") {
+  const TemporaryFolder parent;
+  const std::string folder = parent.path() / "jobs";
+  const mode_t before = ::umask(0077);
+  const auto files = slurm::make_job_folder(folder, {1, 0, "n"}, some_user(), some_group());
+  ::umask(before);
+  REQUIRE(files);
+  close_files(*files);
+  CHECK((about(folder).st_mode & 07777) == 0755);
+}
+
 TEST_CASE("ending a job's leases removes all runs of the job on this node and nothing else") {
   const TemporaryFolder parent;
   const std::string folder = parent.path() / "jobs";

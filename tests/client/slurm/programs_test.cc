@@ -75,6 +75,42 @@ TEST_CASE("a holder is a process of the job's user, in a session of its own, tha
   ::close(answer);
 }
 
+TEST_CASE("a holder inherits no descriptor of the process that starts it") {
+  if (::geteuid() != 0) return report_skip("needs root, to become another user");
+  const TemporaryFolder parent;
+  const auto files = slurm::make_job_folder(parent.path() / "jobs", {1, 0, "n"}, 65534, 65534);
+  REQUIRE(files);
+  const int left_open =
+      ::open("/dev/null", O_RDONLY);  // not closed on exec, as descriptors of Slurm's may be
+  const std::string path = "/proc/self/fd/" + std::to_string(left_open);
+  const auto started =
+      slurm::start_holder({.words = {"/bin/sh", "-c", "[ -e " + path + " ] && echo inherited || echo closed"},
+                           .variables = {"PATH=/usr/bin:/bin"},
+                           .files = *files,
+                           .user = 65534,
+                           .group = 65534,
+                           .user_name = "nobody"});
+  ::close(left_open);
+  REQUIRE(started);
+  CHECK(eventually([&] { return content_of(files->path + "/answer") == "closed\n"; }));
+}
+
+TEST_CASE("a request that is too long to start a holder refuses the job and does not fail the node") {
+  if (::geteuid() != 0) return report_skip("needs root, to become another user");
+  const TemporaryFolder parent;
+  const auto files = slurm::make_job_folder(parent.path() / "jobs", {1, 0, "n"}, 65534, 65534);
+  REQUIRE(files);
+  const std::string longer_than_linux_passes_on(256 * 1024, 'x');
+  CHECK(slurm::start_holder({.words = {"/bin/sh", "-c", ":", longer_than_linux_passes_on},
+                             .variables = {},
+                             .files = *files,
+                             .user = 65534,
+                             .group = 65534,
+                             .user_name = "nobody"}));
+  CHECK(content_of(files->path + "/answer") ==
+        "refused cannot start /bin/sh: Argument list too long; the request is too long: shorten it\n");
+}
+
 TEST_CASE("a holder that cannot be started is reported") {
   if (::geteuid() != 0) return report_skip("needs root, to become another user");
   const TemporaryFolder parent;

@@ -26,7 +26,7 @@ TEST_CASE("arguments of the plugin are read, and have defaults") {
   const auto none = parse({});
   REQUIRE(none);
   CHECK(none->server.empty());
-  CHECK(none->folder == "/run/gpupool/slurm");
+  CHECK(none->folder == "/run/gpupool-slurm");
   CHECK(none->check);
   CHECK(none->programs == "/p/bin");
   const auto all = parse({"server=pool://a:1,b:2?insecure=1", "token-file=~/token", "folder=/x", "check=no",
