@@ -114,7 +114,8 @@ int run(const Arguments& arguments) {
 int read_and_run(int count, char** words) {
   Arguments arguments;
   CLI::App app{
-      "Shows the GPUs that GPUPOOL names: memory within the quota, utilization, and this host's processes."};
+      "Shows the GPUs that GPUPOOL names: memory within the quota, utilization, and this host's processes.",
+      "pool-smi"};
   app.set_version_flag("--version", std::string("pool-smi ") + gpupool::kVersion);
   app.add_option("--server", arguments.server,
                  "Address of a poold, or a comma-separated list; default: $GPUPOOL");
