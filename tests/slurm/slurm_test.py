@@ -78,7 +78,8 @@ class Runs(SlurmTest):
         submitted = self.world.home / "submitted"
         other = eventually(lambda: submitted.exists() and submitted.read_text().strip(), lambda: self.printed(job) + self.state())
         self.await_printed(other, "done")
-        self.assertNotIn("\nGPUPOOL=lease:", self.printed(other))
+        # sbatch passes its environment on, and with it the variable of the job that it runs in.
+        self.assertNotIn(f"\nGPUPOOL=lease:{self.world.jobs}/{other}.", self.printed(other))
         self.assertNotIn("gpupool", self.cluster.job_state(other).get("Licenses", ""))
 
     def test_the_random_bytes_of_a_lease_are_not_in_the_environment_of_its_programs(self):
