@@ -10,6 +10,10 @@ endif()
 if(GPUPOOL_WERROR)
   add_compile_options(-Werror)
 endif()
+# __FILE__ is the path in the tree: the same sources make the same programs in any folder (tests/packages). The last option applies first.
+foreach(folder ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fmacro-prefix-map=${folder}/=>)
+endforeach()
 
 # tests/hardening checks the effects of these options in the built files. Sanitizers find more and conflict with some of
 # them.
