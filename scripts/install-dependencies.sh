@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: scripts/install-dependencies.sh [--no-tests] [--no-cuda] [--bundle] [--fuzzers]
+# Usage: scripts/install-dependencies.sh [--no-tests] [--no-cuda] [--bundle] [--packages] [--soak] [--fuzzers]
 # Installs the missing packages for gpupool's build and tests. For Debian 12 or newer; Ubuntu 24.04 or newer is expected
 # to work, but was not tried. All packages come from the distribution; returns quickly if none is missing. Uses sudo if
 # not run as root.
@@ -7,19 +7,23 @@
 # --no-cuda    does not install CUDA. By default the distribution's nvidia-cuda-toolkit is installed (several GB; needs no
 #              GPU or driver), unless nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda
 # --bundle     adds the packages for scripts/make-bundle.sh
+# --packages   adds the packages for scripts/package.sh
+# --soak       adds the packages for tests/packages/ with the label soak (mmdebstrap, systemd-container)
 # --fuzzers    adds clang with libFuzzer, if the distribution has version 16 or newer
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export DEBIAN_FRONTEND=noninteractive
 
-want_tests=yes want_cuda=yes want_bundle=no want_fuzzers=no
+want_tests=yes want_cuda=yes want_bundle=no want_packages=no want_soak=no want_fuzzers=no
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
     --no-tests) want_tests=no ;;
     --no-cuda) want_cuda=no ;;
     --bundle) want_bundle=yes ;;
+    --packages) want_packages=yes ;;
+    --soak) want_soak=yes ;;
     --fuzzers) want_fuzzers=yes ;;
     *) die "unknown option '$1'; try --help" ;;
   esac
@@ -143,7 +147,14 @@ need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the librari
 need /usr/include/rdma/rdma_cma.h librdmacm-dev
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm
 need_python() { python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv); }
+need_for_packages() {
+  need patchelf patchelf
+  need dpkg-shlibdeps dpkg-dev
+  need rpmbuild rpm
+}
 need_for_tests() {
+  need_for_packages  # tests/packages
+  need systemd-analyze systemd  # tests/packages
   need '/usr/include/catch2/catch*.hpp' catch2
   need '/usr/*bin/ip' iproute2  # tests/chaos
   need zstd zstd  # archives of fuzzer inputs
@@ -153,11 +164,10 @@ need_for_tests() {
   need shellcheck shellcheck  # scripts/checks/scripts.py
   need pyflakes3 pyflakes3  # scripts/checks/scripts.py
   need_python
-  need podman podman  # this and the next four: tests/containers
+  need podman podman  # this and the next three, and patchelf: tests/containers
   need runc runc
   need /usr/lib/podman/netavark netavark
   need '/usr/*bin/iptables' iptables
-  need patchelf patchelf
   need etcd etcd-server  # tests of several schedulers
   need etcdctl etcd-client  # tests of several schedulers
   need /usr/include/slurm/spank.h libslurm-dev  # this and the next: the plugin for Slurm, and tests/slurm/
@@ -177,6 +187,11 @@ need_for_tests() {
 }
 if [[ $want_tests == yes ]]; then need_for_tests; elif ! has_new_headers; then need_python; fi
 if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
+if [[ $want_packages == yes ]]; then need_for_packages; fi
+if [[ $want_soak == yes ]]; then
+  need mmdebstrap mmdebstrap
+  need systemd-nspawn systemd-container
+fi
 if [[ $want_fuzzers == yes ]]; then need '/usr/lib/llvm-1[6-9]/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' clang; fi
 
 if ((${#missing[@]})); then

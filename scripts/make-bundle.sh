@@ -10,6 +10,8 @@
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=scripts/packages/libraries.sh
+source "$root/scripts/packages/libraries.sh"
 
 install=yes tests=no softgpu=yes folder=$root/build/bundle
 while (($#)); do
@@ -42,20 +44,18 @@ trap 'stop_poold; rm -rf "$scratch"' EXIT
 tree=$scratch/$name
 
 say "collecting $name"
-mkdir -p "$tree"/{bin,lib/client,examples/tools}
-cp -a "$build"/lib/client/*.so* "$tree/lib/client/"
-(cd "$root/client" && cp --parents python/jax_plugins/gpupool/*.py "$tree/lib/client/")
-if [[ $softgpu == yes ]]; then
-  mkdir "$tree/lib/softgpu"
-  cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
-fi
-if [[ -d $build/lib/slurm ]]; then cp -r "$build/lib/slurm" "$tree/lib/"; fi
-find "$build/bin" -maxdepth 1 -type f -executable -name 'pool*' -exec cp -t "$tree/bin" {} +
+mkdir -p "$tree/examples/tools"
+quietly "$scratch/install.log" cmake --install "$build" --prefix "$tree"  # the files of cmake/install.cmake
+[[ $softgpu == yes ]] || rm -r "$tree/lib/softgpu"
 find "$build/examples" -maxdepth 1 -type f -executable ! -name '*-shared' -exec cp -t "$tree/examples" {} +
 find "$build/examples/tools" -maxdepth 1 -type f -executable -exec cp -t "$tree/examples/tools" {} +
 cp "$root"/{README.md,CHANGELOG.md,LICENSE} "$tree/"
 cp -r "$root/docs" "$tree/"
-cp -r "$root"/examples/{monitoring,systemd} "$tree/examples/"
+cp -r "$root/examples/monitoring" "$tree/examples/"
+# The packages' units, users and configuration, for a bundle in /opt/gpupool.
+mkdir "$tree/system"
+for files in "$root"/packaging/packages/*/files; do cp -r "$files/." "$tree/system/"; done
+find "$tree/system" -type f -exec sed -i 's,/usr/lib/gpupool/,/opt/gpupool/,g; s,/usr/share/doc/gpupool-common/,/opt/gpupool/,g' {} +
 if [[ $tests == yes ]]; then  # in the same folders as in the tree and the build
   mkdir -p "$tree"/tests/{parity,python}
   cp "$build"/bin/gpupool-bench* "$tree/bin/"
@@ -69,17 +69,16 @@ fi
 programs=("$tree/bin")  # folders with files that need shared libraries
 for more in lib/softgpu tests; do [[ ! -d $tree/$more ]] || programs+=("$tree/$more"); done
 
-# Every machine has these libraries, and a second copy in one process would cause failures.
-base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libcuda)\.so'
+mapfile -d '' files < <(find "${programs[@]}" -maxdepth 1 -type f -print0)
+needed=$(needed_libraries "${files[@]}") || die "libraries are missing"
 while read -r library path; do
-  [[ $library =~ $base || -e $tree/lib/$library ]] || cp -L "$path" "$tree/lib/$library"
-done < <(find "${programs[@]}" -maxdepth 1 -type f -exec ldd {} + |
-  awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u)
+  [[ -z $library || -e $tree/lib/$library ]] || cp -L "$path" "$tree/lib/$library"
+done <<<"$needed"
 
 strip_and_point() { # FILE RUNPATH
   chmod u+w "$1"
   strip --strip-unneeded "$1"
-  patchelf --set-rpath "$2" "$1"
+  point_to "$2" "$1"
 }
 # shellcheck disable=SC2016  # $ORIGIN is for the dynamic linker
 {

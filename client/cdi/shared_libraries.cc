@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beginnings of the names of libraries of the C and C++ run time, as in scripts/make-bundle.sh.
+// Beginnings of the names of libraries of the C and C++ run time, as in scripts/packages/libraries.sh.
 constexpr std::string_view kRunTime[] = {"linux-vdso.so", "ld-linux",    "libc.so",       "libm.so",
                                          "libdl.so",      "librt.so",    "libpthread.so", "libresolv.so",
                                          "libgcc_s.so",   "libstdc++.so"};

@@ -63,7 +63,7 @@ bool in_background(std::function<void()> work) {
 }
 
 // Sets the calling thread's file system user ID to the owner's. Files that workers made belong to the
-// workers' users, and root may lack the capability to change them (examples/systemd/poold.service).
+// workers' users, and root may lack the capability to change them (poold.service).
 class AsOwner {
  public:
   explicit AsOwner(uid_t owner) : before_(static_cast<uid_t>(::setfsuid(owner))) {}

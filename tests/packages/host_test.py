@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Usage: host_test.py BUILD MADE
+Installs, upgrades, removes and purges the .deb packages in a root of their own with dpkg, which runs their scripts with DPKG_ROOT.
+bare_root_test.sh does it in whole systems.
+"""
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+
+import support
+from support import OWN, run
+
+SETTINGS = {}
+WANTED = "etc/systemd/system/multi-user.target.wants/poold.service"
+
+
+class Root:
+    """An empty system with dpkg's database."""
+    def __init__(self, folder):
+        self.path = pathlib.Path(folder)
+        for name in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "etc", "run"):
+            (self.path / name).mkdir(parents=True)
+        for name in ("status", "available"):
+            (self.path / "var/lib/dpkg" / name).touch()
+
+    def dpkg(self, *words, check=True):
+        # The dependencies on the C library and on systemd are not in this root.
+        return run("dpkg", f"--root={self.path}", f"--log={self.path}/log", "--force-script-chrootless", "--force-depends", "--force-confold", *words,
+                   check=check, env=support.without({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}, "DPKG_ROOT"))
+
+    def states(self):
+        listed = run("dpkg-query", f"--admindir={self.path}/var/lib/dpkg", "-W", "-f", "${Package} ${db:Status-Status}\n", check=False).stdout
+        return dict(re.findall(r"^(gpupool-\w+) (\S+)$", listed, re.MULTILINE))
+
+
+def next_revision(deb, folder):
+    """A package like the given one, of the next revision and with other configuration."""
+    tree = pathlib.Path(folder, "tree")
+    shutil.rmtree(tree, ignore_errors=True)
+    run("dpkg-deb", "-R", deb, tree)
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"(\d)-1\b", r"\1-2", control.read_text()))
+    for name in tree.glob("etc/gpupool/*"):
+        name.write_text(name.read_text() + "# of the next revision\n")
+    made = pathlib.Path(folder, deb.name.replace("-1_", "-2_"))
+    run("dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, made)
+    return made
+
+
+class Host(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(self.scratch.cleanup)
+        self.root = Root(f"{self.scratch.name}/root")
+        self.path = self.root.path
+        self.debs = SETTINGS["debs"]
+
+    def assert_states(self, state):
+        self.assertEqual(self.root.states(), {package: state for package in self.debs})
+
+    def test_installs_upgrades_removes_and_purges(self):
+        self.root.dpkg("-i", *self.debs.values())
+        self.assert_states("installed")
+        self.check_installed()
+        self.upgrade()
+        self.root.dpkg("-r", *self.debs)
+        self.check_removed()
+        self.root.dpkg("-P", *self.debs)
+        self.assertEqual(self.root.states(), {})
+        self.check_purged()
+
+    def check_installed(self):
+        self.assertTrue((self.path / "usr/bin/pool-run").exists())
+        self.assertFalse((self.path / WANTED).is_symlink(), "the installation has enabled poold")
+        if shutil.which("systemd-tmpfiles"):
+            self.assertTrue((self.path / "run/gpupool").is_dir())
+        if shutil.which("systemd-sysusers"):
+            self.assertIn("\ngpupool:", "\n" + (self.path / "etc/passwd").read_text())
+
+    def upgrade(self):
+        edited = self.path / "etc/gpupool/poold.toml"
+        edited.write_text(edited.read_text() + "# mine\n")
+        (self.path / "etc/gpupool/mine.key").write_text("secret")
+        (self.path / "var/lib/gpupool").mkdir(parents=True)
+        (self.path / WANTED).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / WANTED).symlink_to("/usr/lib/systemd/system/poold.service")
+        self.root.dpkg("-i", *[next_revision(deb, self.scratch.name) for deb in self.debs.values()])
+        self.assert_states("installed")
+        self.assertTrue(edited.read_text().endswith("# mine\n"), "the upgrade has replaced edited configuration")
+        self.assertIn("# of the next revision", (self.path / "etc/gpupool/poold.toml.dpkg-dist").read_text())
+        self.assertIn("# of the next revision", (self.path / "etc/gpupool/pool-scheduler.toml").read_text())
+        self.assertTrue((self.path / WANTED).is_symlink(), "the upgrade has disabled poold")
+
+    def check_removed(self):
+        self.assertEqual(set(self.root.states().values()), {"config-files"})
+        self.assertFalse((self.path / OWN).exists())
+        self.assertTrue((self.path / "etc/gpupool/poold.toml").exists())
+        self.assertTrue((self.path / "var/lib/gpupool").exists())
+        if shutil.which("systemctl"):
+            self.assertFalse((self.path / WANTED).is_symlink(), "the removal has left poold enabled")
+
+    def check_purged(self):
+        self.assertEqual(os.listdir(self.path / "etc/gpupool"), ["mine.key"], "a purge deletes the packages' files, and no others")
+        self.assertFalse((self.path / "var/lib/gpupool").exists())
+
+    def test_a_package_needs_its_neighbours_in_the_same_version(self):
+        self.root.dpkg("-i", *self.debs.values())
+        for package in self.debs:
+            if package == "gpupool-common":
+                continue
+            depends = run("dpkg-deb", "-f", self.debs[package], "Depends").stdout
+            version = run("dpkg-deb", "-f", self.debs[package], "Version").stdout.strip()
+            self.assertIn(f"gpupool-common (= {version})", depends)
+
+    def test_the_client_alone_leaves_nothing_behind(self):
+        chosen = ("gpupool-common", "gpupool-client")
+        before = set(support.files_below(self.path))
+        self.root.dpkg("-i", *[self.debs[package] for package in chosen])
+        self.root.dpkg("-P", *chosen)
+        left = {name for name in set(support.files_below(self.path)) - before if not name.startswith(("var/lib/dpkg/", "log"))}
+        self.assertEqual(left, set())
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        support.skip("packaging.host", "dpkg --root needs root")
+    support.main()
