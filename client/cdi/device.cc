@@ -28,6 +28,7 @@ constexpr const char* kPrograms = "/usr/lib/gpupool/bin";
 constexpr const char* kLibraries = "/usr/lib/gpupool/lib";
 constexpr const char* kClient = "/usr/lib/gpupool/lib/client";
 constexpr const char* kCredentials = "/etc/gpupool";
+constexpr const char* kLease = "/run/gpupool/lease";
 
 // Folders that the dynamic linker searches without being told: those of Debian and of others.
 #if defined(__x86_64__)
@@ -256,15 +257,22 @@ Result<Description> describe_device(const run::Installation& installation, const
   out.device.name = options.name;
   Edits& edits = out.device.edits;
   // The container's folders, so that the variables are those of a program in the container.
-  const auto variables = run::program_environment({kPrograms, kClient}, {options.server, "", false, false});
+  const bool leased = !options.lease_folder.empty();
+  const std::string server =
+      leased ? std::string(client::kLeaseScheme) + kLease + "/servers" : options.server;
+  const auto variables = run::program_environment({kPrograms, kClient}, {server, "", false, false});
   if (!variables) return variables.error();
   for (const run::Variable& variable : *variables) {
     if (variable.mode != run::Variable::Mode::prepend) set(edits, variable.name, variable.value);
   }
-  const bool pool = options.server.starts_with(kPoolScheme);
-  const auto served =
-      pool ? add_pool(installation, options, edits, out.notes) : add_servers(options, edits, out.notes);
-  if (!served) return served.error();
+  if (leased) {
+    edits.mounts.push_back({options.lease_folder, kLease});
+  } else {
+    const bool pool = options.server.starts_with(kPoolScheme);
+    const auto served =
+        pool ? add_pool(installation, options, edits, out.notes) : add_servers(options, edits, out.notes);
+    if (!served) return served.error();
+  }
   struct File {
     const char* option;
     const std::string& path;

@@ -1,5 +1,6 @@
 // Describes what a container needs to use a server or a pool: variables, and mounts of the client library, of
-// credentials and of the folder of a Unix socket. Used by pool-cdi; reads files, one thread.
+// credentials and of the folder of a Unix socket. Used by pool-cdi and client/kubernetes/; reads files, one
+// thread.
 //
 // The library is in the same place in every container, /usr/lib/gpupool/lib/client, whatever the host's
 // folder is, because LD_LIBRARY_PATH and the path of pool-lease depend on it.
@@ -16,7 +17,9 @@ namespace gpupool::cdi {
 
 struct DeviceOptions {
   std::string name = "all";
-  std::string server;      // value of GPUPOOL, with the request of a pool:// address
+  std::string server;  // value of GPUPOOL, with the request of a pool:// address
+  // Instead of `server`: the host's folder of a lease file (client/lease/file.h) named "servers".
+  std::string lease_folder;
   std::string token_file;  // this and the next three: paths on the host; empty: none
   std::string tls_ca;
   std::string tls_certificate;

@@ -1,5 +1,5 @@
-// Reads and replaces a file that several processes may update at the same time. Used by pool-cdi for its
-// specification; one thread.
+// Reads and replaces a file that several processes may update at the same time. Used by pool-cdi and
+// client/kubernetes/ for their specifications; one thread.
 //
 // A lock on the folder makes updates take turns, and rename() replaces the file, so that readers never see a
 // part of it. Errors name the path, the reason, and what to do.

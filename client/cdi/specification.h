@@ -2,7 +2,7 @@
 // a container gets for `--device gpupool.dev/gpu=NAME`. It has no device nodes: a container needs environment
 // variables and read-only mounts.
 //
-// Used by pool-cdi. No files; one thread. parse() does not trust the text.
+// Used by pool-cdi and client/kubernetes/. No files; one thread. parse() does not trust the text.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

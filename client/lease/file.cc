@@ -150,7 +150,8 @@ std::string lease_folder(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
 }
 
-Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
+Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers,
+                              mode_t mode) {
   std::string text = std::string(kFirstLine) + "\n";
   const LeasedServer* wrong = nullptr;
   const auto add = [&](std::string_view before, const LeasedServer& server) {
@@ -171,7 +172,7 @@ Result<void> write_lease_file(const std::string& path, const std::vector<LeasedS
   ::unlinkat(folder, fresh.c_str(), 0);  // left by an interrupted write
   const Descriptor file(
       ::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.number() >= 0 && write_all(file.number(), text) &&
+  if (file.number() >= 0 && write_all(file.number(), text) && ::fchmod(file.number(), mode) == 0 &&
       ::renameat(folder, fresh.c_str(), folder, location->name.c_str()) == 0)
     return {};
   const std::string why = std::generic_category().message(errno);

@@ -8,6 +8,8 @@
 // (ErrorCode::unavailable), as is a symbolic link: other users must neither read tokens nor name the servers
 // that receive them.
 #pragma once
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +39,10 @@ Result<std::vector<LeasedServer>> named_servers(const std::string& text);
 Result<std::string> make_lease_folder();
 // Returns the folder of a lease file.
 std::string lease_folder(const std::string& path);
-// Replaces the file atomically, with rename(). An empty list means that the lease is over.
-Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers);
+// Replaces the file atomically, with rename(). An empty list means that the lease is over. The mode is 0644
+// for containers, whose users differ from the file's owner: then a folder above keeps out the host's users.
+Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers,
+                              mode_t mode = 0600);
 // Removes the file and its folder.
 void remove_lease_file(const std::string& path);
 

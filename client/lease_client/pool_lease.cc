@@ -26,6 +26,7 @@
 #include "client/lease/file.h"
 #include "client/lease_client/job.h"
 #include "client/lease_client/lease_client.h"
+#include "client/lease_client/servers.h"
 #include "client/process/log.h"
 #include "client/process/settings.h"
 #include "common/text/printable.h"
@@ -96,28 +97,6 @@ class LeaseFile {
   std::string path_;
 };
 
-Result<void> add_server(const pool::Server& server, std::vector<client::LeasedServer>& to) {
-  auto endpoint = transport::Endpoint::parse(server.address());
-  if (!endpoint)
-    return Error{ErrorCode::malformed,
-                 "node " + server.node() + " has an invalid address: " + endpoint.error().message};
-  to.push_back({std::move(*endpoint), server.token()});
-  return {};
-}
-
-Result<std::vector<client::LeasedServer>> servers_of(const pool::Granted& granted) {
-  std::vector<client::LeasedServer> servers;
-  for (const auto& server : granted.servers()) {
-    if (auto added = add_server(server, servers); !added) return added.error();
-  }
-  for (const pool::Move& move : granted.moves()) {
-    if (move.server() >= servers.size() || !servers[move.server()].next.empty())
-      return Error{ErrorCode::malformed, "the scheduler moves a server that the lease does not have"};
-    if (auto added = add_server(move.to(), servers[move.server()].next); !added) return added.error();
-  }
-  return servers;
-}
-
 // Prints the answer; only the first call has an effect.
 void answer(const std::string& line) {
   static bool answered = false;
@@ -140,7 +119,7 @@ int hold(pool::PoolAddress address, LeaseFile& file, bool of_job, const std::fun
   const client::Settings settings = client::settings_from_environment();
   bool granted_once = false;
   const auto granted = [&](const pool::Granted& grant) -> Result<void> {
-    const auto servers = servers_of(grant);
+    const auto servers = lease_client::servers_of(grant);
     if (!servers) return servers.error();
     if (auto written = file.write(*servers); !written) return written;
     granted_once = true;
