@@ -4,6 +4,7 @@ find_package(Protobuf REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(CURL REQUIRED)  # libcurl4-openssl-dev: HTTP of client/kubernetes/
 
 # CUDA: only its headers are needed to build gpupool itself; nvcc builds the examples.
 find_path(CUDA_INCLUDE_DIR cuda.h

@@ -23,6 +23,7 @@ gpupool_install(server bin poold poold-worker)
 gpupool_install_libraries(softgpu lib/softgpu softgpu_driver softgpu_nvml)
 gpupool_install(scheduler bin pool-scheduler pool-sim)
 gpupool_install(admin bin pool-admin)
+gpupool_install(kubernetes bin gpupool-kubernetes)  # in the archive and the image; no package
 
 if(TARGET spank_gpupool)  # client/slurm
   gpupool_install(slurm lib/slurm spank_gpupool)

@@ -142,6 +142,7 @@ need grpc_cpp_plugin protobuf-compiler-grpc
 need /usr/include/prometheus/registry.h prometheus-cpp-dev
 need /usr/include/nlohmann/json.hpp nlohmann-json3-dev
 need /usr/include/sqlite3.h libsqlite3-dev
+need "/usr/include/*/curl/curl.h" libcurl4-openssl-dev
 need /usr/include/seccomp.h libseccomp-dev
 need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded with dlopen
 need /usr/include/rdma/rdma_cma.h librdmacm-dev

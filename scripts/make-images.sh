@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Usage: scripts/make-images.sh [--tool podman|buildah|docker] [--base IMAGE] [--only NAME] [FOLDER|ARCHIVE]
-# Builds the images localhost/gpupool-poold, localhost/gpupool-scheduler and localhost/gpupool-example from
-# packaging/containers/, with the tags latest and gpupool's version.
+# Builds the images localhost/gpupool-poold, -scheduler, -kubernetes and -example from packaging/containers/, with the tags
+# latest and gpupool's version.
 # FOLDER       a build folder (default: build/release, made by scripts/build.sh), or an unpacked bundle
 # ARCHIVE      a bundle, made by scripts/make-bundle.sh
 # --tool NAME  builds with this program (default: the first of podman, buildah and docker that is installed)
 # --base IMAGE the image to start from (default: debian:bookworm-slim, which is downloaded). It must have a C and C++ run
 #              time as new as those of the machine on which gpupool was built, and bash
-# --only NAME  builds only poold, scheduler or example; may be repeated
+# --only NAME  builds only poold, scheduler, kubernetes or example; may be repeated
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -32,9 +32,9 @@ while (($#)); do
   esac
   shift
 done
-((${#images[@]})) || images=(poold scheduler example)
+((${#images[@]})) || images=(poold scheduler kubernetes example)
 for image in "${images[@]}"; do
-  [[ -e $root/packaging/containers/$image.Containerfile ]] || die "--only $image: must be poold, scheduler or example"
+  [[ -e $root/packaging/containers/$image.Containerfile ]] || die "--only $image: must be poold, scheduler, kubernetes or example"
 done
 if [[ -z $tool ]]; then
   for candidate in podman buildah docker; do
@@ -96,6 +96,10 @@ prepare() {
     scheduler)
       place scheduler bin/pool-scheduler bin/pool-admin
       mkdir -m 700 "$scratch/scheduler/state"
+      ;;
+    kubernetes)
+      mapfile -t files < <(cd "$source" && find lib/client -not -type d)
+      place kubernetes bin/gpupool-kubernetes bin/pool-lease bin/pool-smi "${files[@]}"
       ;;
     example)
       [[ -x $source/examples/vector_add ]] || die "$source has no examples/vector_add: it was built without nvcc"

@@ -20,19 +20,19 @@ def install(build, folder):
 
 
 class GpuPool:
-    """Starts the daemons for the duration of `with`."""
+    """Starts the daemons for the duration of `with`. The token of the tenant "removed" is no longer valid."""
 
-    def __init__(self, build, folder):
+    def __init__(self, build, folder, tenants=("research",)):
         self.build, self.folder = pathlib.Path(build), pathlib.Path(folder)
         self.programs = self.build / "bin"
         self.environment = {**os.environ, "SOFTGPU_DEVICES": str(GPUS), "SOFTGPU_MEMORY": "1GiB",
                             "SOFTGPU_INSTANCE": f"slurm-{os.getpid()}"}
-        self.started = []
+        self.tenants, self.started = tenants, []
 
     def __enter__(self):
         try:
             entries = "".join(self.entry(kind, name) for kind, name in
-                              (("operator", "operator"), ("node", "gpus"), ("tenant", "research"), ("tenant", "removed")))
+                              (("operator", "operator"), ("node", "gpus"), *(("tenant", tenant) for tenant in self.tenants), ("tenant", "removed")))
             configuration = self.folder / "pool.toml"
             configuration.write_text(entries.split("[[tenant]]\nname = \"removed\"")[0])
             # A fixed port: the scheduler is restarted while clients know its address.

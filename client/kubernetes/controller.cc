@@ -1,0 +1,226 @@
+#include "client/kubernetes/controller.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "client/kubernetes/events.h"
+#include "client/kubernetes/quantity.h"
+#include "client/kubernetes/slices.h"
+#include "client/lease_client/lease_client.h"
+#include "common/log/log.h"
+#include "protocol/control/pool_admin.grpc.pb.h"
+#include "protocol/scheduler/channel.h"
+
+namespace gpupool::kubernetes {
+namespace {
+
+constexpr const char* kSlices = "/apis/resource.k8s.io/v1/resourceslices";
+constexpr const char* kClaims = "/apis/resource.k8s.io/v1/resourceclaims";
+constexpr std::chrono::seconds kTimeout{8};
+constexpr std::chrono::seconds kCheckPatience{5};
+constexpr int kMostLeaseBytes = 64 << 20;
+constexpr int kStepsBetweenComparisons = 30;
+
+int64_t generation_of(const Json& slices) {
+  int64_t highest = 0;
+  for (const Json& slice : slices) {
+    const Json& generation = member(slice, {"spec", "pool", "generation"});
+    if (generation.is_number_integer()) highest = std::max(highest, generation.get<int64_t>());
+  }
+  return highest;
+}
+
+// Returns true for equal texts, and for equal quantities: the API server writes 1000 as 1k.
+bool are_equal(const Json& one, const Json& other) {
+  if (one == other || !one.is_string() || !other.is_string()) return one == other;
+  const auto first = parse_milli(one.get<std::string>()), second = parse_milli(other.get<std::string>());
+  return first && second && *first == *second;
+}
+
+// Returns true if an answer of the API server, which adds fields, has all that was wanted.
+bool has_all(const Json& present, const Json& wanted) {
+  if (wanted.is_object()) {
+    for (const auto& [name, value] : wanted.items()) {
+      if (!has_all(member(present, {name.c_str()}), value)) return false;
+    }
+    return present.is_object();
+  }
+  if (!wanted.is_array()) return are_equal(present, wanted);
+  return present.is_array() && present.size() == wanted.size() &&
+         std::equal(present.begin(), present.end(), wanted.begin(), has_all);
+}
+
+}  // namespace
+
+void Controller::step() {
+  const auto nodes = ask_nodes();
+  note("pool", nodes ? Result<void>() : Result<void>(nodes.error()));
+  if (nodes) note("slices", publish(*nodes));
+  note("claims", check_claims());
+}
+
+// Logs a failure when it begins or changes, and its end.
+void Controller::note(const char* what, const Result<void>& result) {
+  std::string& last = problems_[what];
+  const std::string now = result ? "" : result.error().message;
+  if (now == std::exchange(last, now)) return;
+  if (result)
+    log::info("recovered", {{"of", what}});
+  else
+    log::warning("failed", {{"of", what}, {"error", now}});
+}
+
+Result<pool::ListNodesReply> Controller::ask_nodes() {
+  auto address = pool::parse_pool_address(settings_.server);
+  if (!address) return address.error();
+  std::string token;
+  if (!settings_.operator_token_file.empty()) {
+    auto read = read_token(settings_.operator_token_file);
+    if (!read) return read.error();
+    token = std::move(*read);
+  }
+  std::string why;
+  // One attempt for each scheduler, and one for a leader that one of them names.
+  for (size_t tries = 0; tries <= address->schedulers.size(); ++tries) {
+    const pool::Scheduler scheduler = address->schedulers[scheduler_ % address->schedulers.size()];
+    const auto stub =
+        pool::PoolAdmin::NewStub(pool::open_channel(*address, scheduler, settings_.tls, kMostLeaseBytes));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    pool::ListNodesReply reply;
+    const grpc::Status status = pool::printable_status(stub->ListNodes(&context, {}, &reply));
+    if (status.ok()) return reply;
+    why = pool::failure_text(scheduler, status);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+    scheduler_ = pool::leader_of(context, address->schedulers).value_or(scheduler_ + 1);
+  }
+  return Error{ErrorCode::unavailable, why};
+}
+
+Result<void> Controller::publish(const pool::ListNodesReply& nodes) {
+  Json devices = devices_of(nodes, shared_);
+  if (devices == published_ && ++steps_ < kStepsBetweenComparisons) return {};
+  const auto present = list_slices();
+  if (!present) return present.error();
+  if (!present->empty() && has_all(devices_in(*present), devices)) {
+    published_ = std::move(devices);
+    steps_ = 0;
+    return {};
+  }
+  const auto kept = replace(*present, devices);
+  if (!kept) return kept.error();
+  if (*kept) {
+    log::info("published", {{"devices", devices.size()}, {"shared", shared_ ? 1 : 0}});
+    published_ = std::move(devices);
+    steps_ = 0;
+    return {};
+  }
+  log::warning(
+      "no_consumable_capacity",
+      {{"consequence", "the cluster allocates whole GPUs only"},
+       {"remedy", "enable the feature gate DRAConsumableCapacity, or use Kubernetes 1.36 or newer"}});
+  shared_ = false;
+  return publish(nodes);
+}
+
+// Returns the slices of the pool, in the order of their numbers.
+Result<Json> Controller::list_slices() const {
+  const auto all =
+      api_.list(std::string(kSlices) + "?fieldSelector=spec.driver%3D" + escaped(settings_.driver));
+  if (!all) return all.error();
+  std::map<std::pair<size_t, std::string>, Json> ordered;
+  for (const Json& slice : *all) {
+    if (text_member(slice, {"spec", "driver"}) != settings_.driver ||
+        text_member(slice, {"spec", "pool", "name"}) != settings_.pool)
+      continue;
+    const std::string name = text_member(slice, {"metadata", "name"});
+    ordered[{name.size(), name}] = slice;
+  }
+  Json slices = Json::array();
+  for (auto& [name, slice] : ordered) slices.push_back(std::move(slice));
+  return slices;
+}
+
+// Writes the slices and removes others of the pool. Returns false if the API server has left out that devices
+// are shared, which it does without saying so if the feature is off.
+Result<bool> Controller::replace(const Json& present, const Json& devices) {
+  const Json slices = slices_of(devices, settings_.driver, settings_.pool, generation_of(present) + 1);
+  std::set<std::string> written;
+  Json answers = Json::array();
+  for (Json slice : slices) {
+    const std::string name = text_member(slice, {"metadata", "name"});
+    const auto old = std::find_if(present.begin(), present.end(), [&](const Json& one) {
+      return text_member(one, {"metadata", "name"}) == name;
+    });
+    const bool exists = old != present.end();
+    if (exists) slice["metadata"]["resourceVersion"] = text_member(*old, {"metadata", "resourceVersion"});
+    const auto reply = exists ? api_.send("PUT", std::string(kSlices) + "/" + escaped(name), slice)
+                              : api_.send("POST", kSlices, slice);
+    if (!reply) return reply.error();
+    if (!reply->succeeded())
+      return Error{ErrorCode::refused, "the API server refuses slice " + name + ": " + reply->reason()};
+    written.insert(name);
+    answers.push_back(reply->body);
+  }
+  for (const Json& one : present) {
+    const std::string name = text_member(one, {"metadata", "name"});
+    if (written.contains(name)) continue;
+    const auto reply = api_.remove(std::string(kSlices) + "/" + escaped(name));
+    if (!reply) return reply.error();
+    if (!reply->succeeded() && !reply->missing())
+      return Error{ErrorCode::refused,
+                   "the API server does not remove slice " + name + ": " + reply->reason()};
+  }
+  if (!shared_) return true;
+  const Json kept = devices_in(answers);
+  return std::all_of(kept.begin(), kept.end(), [](const Json& device) {
+    const Json& shared = member(device, {"allowMultipleAllocations"});
+    return shared.is_boolean() && shared.get<bool>();
+  });
+}
+
+Result<void> Controller::check_claims() {
+  const auto claims = api_.list(kClaims);
+  if (!claims) return claims.error();
+  std::set<std::string> present;
+  for (const Json& claim : *claims) {
+    const std::string uid = name_of(claim).uid;
+    present.insert(uid);
+    const bool waits = member(claim, {"status", "allocation"}).is_null() &&
+                       member(claim, {"metadata", "deletionTimestamp"}).is_null();
+    if (waits && !checked_.contains(uid) && check(claim)) checked_.insert(uid);
+  }
+  std::erase_if(checked_, [&](const std::string& uid) { return !present.contains(uid); });
+  return {};
+}
+
+// Asks the pool's scheduler whether the claim can ever be granted. Returns false if that is not known yet.
+bool Controller::check(const Json& claim) {
+  const ClaimName name = name_of(claim);
+  const auto refuse = [&](const std::string& why) {
+    report(api_, name, EventType::warning, "Impossible", why, settings_.driver);
+    return true;
+  };
+  const auto lease = read_request(claim, settings_.driver, settings_.device_class);
+  if (!lease) return refuse(lease.error().message);
+  if (lease->gpus == 0) return true;  // of another driver
+  auto address = address_for(settings_.server, *lease);
+  if (!address) return refuse(address.error().message);
+  const auto token = token_of(api_, settings_.tenant, name.space);
+  if (!token) return token.error().code == ErrorCode::invalid && refuse(token.error().message);
+  address->request.set_check_only(true);
+  address->request.set_program("claim " + text_of(name));
+  lease_client::LeaseClient client(
+      {.address = std::move(*address), .token = *token, .tls = settings_.tls, .patience = kCheckPatience},
+      [](const pool::Granted&) { return Result<void>(); }, [](const std::string&) {});
+  const Result<void> checked = client.run();
+  if (checked) return true;
+  if (checked.error().code == ErrorCode::unavailable) return false;
+  return refuse(checked.error().message);
+}
+
+}  // namespace gpupool::kubernetes

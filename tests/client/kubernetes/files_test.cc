@@ -1,0 +1,119 @@
+// Tests of the files of claims and of containers.
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "client/kubernetes/claim_store.h"
+#include "client/kubernetes/host_files.h"
+#include "tests/support/catch.h"
+#include "tests/support/has.h"
+
+using namespace gpupool;
+using namespace gpupool::kubernetes;
+using namespace gpupool::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() : path_((fs::temp_directory_path() / "gpupool-kubernetes-XXXXXX").string()) {
+    REQUIRE(::mkdtemp(path_.data()) != nullptr);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+mode_t mode_of(const fs::path& path) {
+  struct stat about {};
+  REQUIRE(::stat(path.c_str(), &about) == 0);
+  return about.st_mode & 0777;
+}
+
+void write(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+StoredClaim claim(const std::string& uid) {
+  StoredClaim out;
+  out.name = {"team", "claim", uid};
+  out.devices = {{"gpu", "gpupool", "h200"}};
+  out.lease = {2, 500, 1 << 30, {"NVIDIA H200"}, "mode=hard"};
+  out.token = "secret";
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("claims are read as they were stored, and only root reaches them") {
+  const Folder folder;
+  const auto store = ClaimStore::open(folder.path() + "/state");
+  REQUIRE(store);
+  REQUIRE(store->put(claim("u-1")));
+  StoredClaim prepared = claim("u-1");
+  prepared.prepared = true;
+  REQUIRE(store->put(prepared));
+  std::vector<std::string> report;
+  const auto all = store->read_all(report);
+  CHECK(report.empty());
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].name.space == "team");
+  CHECK(all[0].devices[0].device == "h200");
+  CHECK(all[0].lease.models == std::vector<std::string>{"NVIDIA H200"});
+  CHECK(all[0].lease.terms == "mode=hard");
+  CHECK(all[0].token == "secret");
+  CHECK(all[0].prepared);
+  CHECK(mode_of(folder.path() + "/state") == 0700);
+  CHECK(mode_of(store->lease_folder("u-1")) == 0755);  // every user of a container
+  REQUIRE(store->remove("u-1"));
+  REQUIRE(store->remove("u-1"));
+  CHECK(store->read_all(report).empty());
+}
+
+TEST_CASE("a file that was cut off is reported, and an unfinished claim is removed") {
+  const Folder folder;
+  const auto store = ClaimStore::open(folder.path());
+  REQUIRE(store);
+  write(folder.path() + "/claims/u-1/claim.json", "{\"namespace\": ");
+  write(folder.path() + "/claims/u-2/lease/servers", "");
+  REQUIRE(store->put(claim("u-3")));
+  std::vector<std::string> report;
+  CHECK(store->read_all(report).size() == 1);
+  REQUIRE(report.size() == 1);
+  CHECK(has(report[0], "u-1/claim.json"));
+  CHECK_FALSE(fs::exists(folder.path() + "/claims/u-2"));
+}
+
+TEST_CASE("a UID that would lead out of the folder is none") {
+  CHECK(is_uid("0d1c2b3a-0000-4000-8000-000000000000"));
+  for (const char* const wrong : {"", ".", "..", "../x", "a/b", "a b"}) CHECK_FALSE(is_uid(wrong));
+}
+
+TEST_CASE("the client library is copied once, and another version beside it") {
+  const Folder folder;
+  const run::Installation own{folder.path() + "/own/bin", folder.path() + "/own/lib/client"};
+  write(own.client / "libcuda.so.1", "one");
+  write(own.programs / "pool-lease", "program");
+  write(folder.path() + "/own/lib/libgrpc.so.1", "library");
+  const std::string host = folder.path() + "/host";
+  const auto first = copy_installation(own, host);
+  REQUIRE(first);
+  CHECK(fs::exists(first->client / "libcuda.so.1"));
+  CHECK(fs::exists(first->programs / "pool-lease"));
+  CHECK(fs::exists(first->client.parent_path() / "libgrpc.so.1"));
+  CHECK(copy_installation(own, host)->client == first->client);
+  write(own.client / "libcuda.so.1", "two");
+  const auto second = copy_installation(own, host);
+  REQUIRE(second);
+  CHECK(second->client != first->client);
+  CHECK(fs::exists(first->client / "libcuda.so.1"));  // running containers use it
+  CHECK_FALSE(copy_installation({own.programs, folder.path() + "/none"}, host));
+}

@@ -1,0 +1,156 @@
+"""Checks the chart of packaging/kubernetes/ and the plain manifests, with the models of the package kubernetes.
+
+    manifests_test.py [unittest's arguments]
+
+Helm itself is not used: scripts/render-chart.py renders the part of its language that the chart uses.
+"""
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import yaml
+from kubernetes import client
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent / "python"))
+import cases  # noqa: E402
+
+PACKAGING = ROOT / "packaging/kubernetes"
+SCRIPT = ROOT / "scripts/render-chart.py"
+MODELS = {
+    "ClusterRole": client.V1ClusterRole,
+    "ClusterRoleBinding": client.V1ClusterRoleBinding,
+    "DaemonSet": client.V1DaemonSet,
+    "Deployment": client.V1Deployment,
+    "DeviceClass": client.V1DeviceClass,
+    "NetworkPolicy": client.V1NetworkPolicy,
+    "Pod": client.V1Pod,
+    "ResourceClaimTemplate": client.V1ResourceClaimTemplate,
+    "Service": client.V1Service,
+    "ServiceAccount": client.V1ServiceAccount,
+    "StatefulSet": client.V1StatefulSet,
+}
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "DeviceClass"}
+
+
+def load_script():
+    specification = importlib.util.spec_from_file_location("render_chart", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+SCRIPT_MODULE = load_script()
+
+
+def manifests(*settings, namespace="gpupool"):
+    words = [word for setting in settings for word in ("--set", setting)]
+    text = subprocess.run([sys.executable, SCRIPT, "--namespace", namespace, *words], capture_output=True, text=True, check=True).stdout
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def examples_of(page):
+    """Returns the manifests in the indented blocks of a page."""
+    blocks, block = [], []
+    for line in (ROOT / page).read_text().splitlines() + [""]:
+        if line.startswith("    ") or (block and not line):
+            block.append(line[4:])
+        else:
+            blocks.append("\n".join(block))
+            block = []
+    return [one for text in blocks if text.lstrip().startswith("apiVersion:") for one in yaml.safe_load_all(text) if one]
+
+
+class Manifests(unittest.TestCase):
+    variants = (
+        (),
+        ("tls.secretName=gpupool-tls", "poold.listen=tls://0.0.0.0:9700", "poold.address=tls://$(NODE_NAME):9700", "poold.hostNetwork=true"),
+        ("scheduler.enabled=false", "poold.enabled=false", "node.options=[--no-dra, --resource, 'gpupool.dev/half:compute=50']",
+         "defaultTokenSecret=gpupool-default"),
+        ("poold.runtimeClassName=", "poold.device=softgpu", "poold.resources={limits: {nvidia.com/gpu: '8'}}"),
+    )
+
+    def test_all_variants_are_valid(self):
+        for settings in self.variants:
+            for one in manifests(*settings, namespace="other"):
+                with self.subTest(settings=settings, kind=one["kind"], name=one["metadata"]["name"]):
+                    MODELS[one["kind"]].model_validate(one)
+                    self.assertEqual(one["metadata"].get("namespace"), None if one["kind"] in CLUSTER_WIDE else "other")
+
+    def test_the_examples_of_the_page_are_valid(self):
+        found = examples_of("docs/kubernetes.md")
+        self.assertEqual({one["kind"] for one in found}, {"Pod", "ResourceClaimTemplate"})
+        for one in found:
+            MODELS[one["kind"]].model_validate(one)
+
+    def test_the_plain_manifests_are_those_of_the_chart(self):
+        written = SCRIPT_MODULE.render_chart(PACKAGING / "chart", "gpupool")
+        self.assertEqual((PACKAGING / "gpupool.yaml").read_text(), written, "run scripts/render-chart.py > packaging/kubernetes/gpupool.yaml")
+
+    def test_names_are_unique_and_mounts_have_volumes(self):
+        for settings in self.variants:
+            names = set()
+            for one in manifests(*settings):
+                name = one["kind"], one["metadata"]["name"]
+                self.assertNotIn(name, names)
+                names.add(name)
+                for pod in self.pods_of(one):
+                    volumes = {volume["name"] for volume in pod.get("volumes", [])}
+                    volumes |= {claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])}
+                    mounts = {mount["name"] for container in pod["containers"] for mount in container.get("volumeMounts", [])}
+                    self.assertEqual(mounts, volumes, name)
+                    self.assertEqual(one["spec"]["selector"]["matchLabels"], one["spec"]["template"]["metadata"]["labels"])
+
+    def test_the_kubelets_and_the_containers_paths_are_the_hosts(self):
+        [node] = [pod for one in manifests() if one["metadata"]["name"] == "gpupool-node" for pod in self.pods_of(one)]
+        paths = {volume["name"]: volume["hostPath"]["path"] for volume in node["volumes"]}
+        mounts = {mount["name"]: mount["mountPath"] for mount in node["containers"][0]["volumeMounts"]}
+        self.assertEqual(paths, mounts)
+
+    def test_nothing_of_nvidias_operator_is_taken(self):
+        for settings in self.variants[:3]:
+            for one in manifests(*settings):
+                self.assertNotIn("nvidia.com", one["metadata"]["name"])
+                for pod in self.pods_of(one):
+                    for container in pod["containers"]:
+                        self.assertFalse(any("nvidia.com" in name for name in (container.get("resources") or {}).get("limits", {})))
+
+    def test_accounts_may_do_only_what_the_program_does(self):
+        roles = {one["metadata"]["name"]: one["rules"] for one in manifests() if one["kind"] == "ClusterRole"}
+        for rules in roles.values():
+            for rule in rules:
+                self.assertNotIn("*", rule["verbs"] + rule["resources"] + rule["apiGroups"])
+                if "secrets" in rule["resources"]:
+                    self.assertEqual((rule["resourceNames"], rule["verbs"]), (["gpupool-token"], ["get"]))
+        self.assertFalse(any("pods" in rule["resources"] for rule in roles["gpupool-controller"]))
+
+    def pods_of(self, one):
+        return [one["spec"]["template"]["spec"]] if "template" in one.get("spec", {}) else []
+
+
+class Renderer(unittest.TestCase):
+    def rendered(self, template, **values):
+        return SCRIPT_MODULE.render(template, {"Values": values})
+
+    def test_conditions_and_values(self):
+        template = "{{- if .Values.on }}\na: {{ .Values.text }}\n{{- else }}\nb: 1\n{{- end }}\nc:\n  {{- toYaml .Values.table | nindent 2 }}\n"
+        self.assertEqual(self.rendered(template, on=True, text="x", table={"k": [1]}), "a: x\nc:\n  k:\n  - 1\n")
+        self.assertEqual(self.rendered(template, on=False, text="x", table=[]), "b: 1\nc:\n  []\n")
+
+    def test_what_it_does_not_know_fails(self):
+        for template in ("a: {{ .Values.none }}", "a: {{ include \"x\" . }}", "{{- if .Values.on }}\n", "{{- end }}", "{{- range .Values.on }}"):
+            with self.assertRaises(SCRIPT_MODULE.TemplateError):
+                self.rendered(template, on=True)
+
+    def test_a_misspelt_value_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, SCRIPT, "--set", "tls.secret=x"], capture_output=True, text=True, cwd=folder)
+        self.assertEqual((done.returncode, done.stderr), (1, "render-chart.py: there is no value tls.secret\n"))
+
+
+if __name__ == "__main__":
+    cases.main()
