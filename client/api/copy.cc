@@ -11,30 +11,36 @@ using namespace gpupool::client;
 
 namespace {
 
-CUresult to_device(CUdeviceptr to, const void* from, size_t bytes, CUstream stream, bool wait) {
-  return guarded([&] {
+CUresult to_device(CUdeviceptr to, const void* from, size_t bytes, CUstream stream, bool wait,
+                   const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&] {
     return run_copy({.stream = stream, .wait = wait}, make_box(false, address_of(from), true, to, bytes));
   });
 }
-CUresult from_device(void* to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
-  return guarded([&] {
+CUresult from_device(void* to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait,
+                     const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&] {
     return run_copy({.stream = stream, .wait = wait}, make_box(true, from, false, address_of(to), bytes));
   });
 }
-CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
-  return guarded(
-      [&] { return run_copy({.stream = stream, .wait = wait}, make_box(true, from, true, to, bytes)); });
+CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait,
+                   const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&] {
+    return run_copy({.stream = stream, .wait = wait}, make_box(true, from, true, to, bytes));
+  });
 }
-CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
-  return guarded([&]() -> CUresult {
+CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait,
+                  const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     return run_copy({.stream = stream, .wait = wait},
                     make_box(is_device(from), from, is_device(to), to, bytes));
   });
 }
 
-CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
-  return guarded([&]() -> CUresult {
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait,
+                 const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
     if (names_array(copy->srcMemoryType, copy->dstMemoryType))
@@ -45,8 +51,9 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   });
 }
 
-CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
-  return guarded([&]() -> CUresult {
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait,
+                 const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
     if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(*copy, stream, wait);
@@ -72,8 +79,8 @@ CUresult peer_on_server(const CopyCaller& caller, const CopyRoute& route, const 
 }
 
 CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
-              CUstream stream, bool wait) {
-  return guarded([&]() -> CUresult {
+              CUstream stream, bool wait, const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     CopyCaller caller{.stream = stream, .wait = wait};
     if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
     Context* const source = handles().find_as<Context>(Kind::context, cuda::handle_bits(from_context));

@@ -56,8 +56,8 @@ CUresult record_in_order(CUevent event, CUstream stream, unsigned flags) {
   return result;
 }
 
-CUresult record(CUevent event, CUstream stream, unsigned flags) {
-  return guarded([&]() -> CUresult {
+CUresult record(CUevent event, CUstream stream, unsigned flags, const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     if (capture::any() || capture::any_event()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;

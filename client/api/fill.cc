@@ -101,8 +101,9 @@ CUresult fill(const CallTarget& memory, CUstream stream, bool wait, const CUDA_M
 }
 
 template <class Row, class T>
-CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, bool wait) {
-  return guarded([&]() -> CUresult {
+CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, bool wait,
+                   const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     CallTarget memory;
     const CUresult result = find_memory(address, 0, count, 1, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
@@ -113,8 +114,8 @@ CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, 
 
 template <class Row, class T>
 CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream,
-                 bool wait) {
-  return guarded([&]() -> CUresult {
+                 bool wait, const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     CallTarget memory;
     const CUresult result = find_memory(address, pitch, width, height, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;

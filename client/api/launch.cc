@@ -304,8 +304,8 @@ CUresult launch_now(const Request& request, Session& session, Context& context) 
   });
 }
 
-CUresult launch(Request request) {
-  return guarded([&]() -> CUresult {
+CUresult launch(Request request, const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = require_stream_for_work(&session, &context, request.stream);
@@ -330,7 +330,7 @@ CUresult launch(Request request) {
 
 #if CUDA_VERSION >= 11060
 CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra,
-                         bool per_thread) {
+                         bool per_thread, const char* caller = __builtin_FUNCTION()) {
   if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   Request request;
   request.function = function;
@@ -343,7 +343,7 @@ CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void
   request.flags = wire::kLaunchExtended;
   request.attributes = config->attrs;
   request.attribute_count = config->numAttrs;
-  return launch(request);
+  return launch(request, caller);
 }
 #endif
 

@@ -135,8 +135,9 @@ CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdevice
   return pool.memory->allocate(context, stream, bytes, about, address);
 }
 
-CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Pool* pool = nullptr) {
-  return guarded([&]() -> CUresult {
+CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Pool* pool = nullptr,
+                        const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
@@ -163,8 +164,8 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Poo
   });
 }
 
-CUresult free_async(CUdeviceptr address, CUstream stream) {
-  return guarded([&]() -> CUresult {
+CUresult free_async(CUdeviceptr address, CUstream stream, const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)

@@ -168,8 +168,9 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
   });
 }
 
-CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
-  return guarded([&]() -> CUresult {
+CUresult wait_event(CUstream stream, CUevent event, unsigned flags,
+                    const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
@@ -191,8 +192,8 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
   });
 }
 
-CUresult synchronize(CUstream stream) {
-  return guarded([&]() -> CUresult {
+CUresult synchronize(CUstream stream, const char* caller = __builtin_FUNCTION()) {
+  return guarded(caller, [&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS)

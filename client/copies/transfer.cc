@@ -8,6 +8,7 @@
 #include "client/memory/host_memory.h"
 #include "client/session/call.h"
 #include "client/streams/host_function.h"
+#include "client/timeline/timeline.h"
 #include "protocol/wire/copies.h"
 
 namespace gpupool::client {
@@ -88,11 +89,12 @@ CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uin
                                                   .rows = part.rows}));
         });
     if (trace::on()) [[unlikely]]
-      trace::count_sent(id_of(wire::Command::bulk_to_device), part.width * part.rows);
+      trace::count_sent(id_of(wire::Command::bulk_to_device), part.width * part.rows, session.index());
     return CUDA_SUCCESS;
   });
   if (source == Source::kept) return result;
   session.queue().flush();
+  const timeline::Wait wait("wait: the data is being sent", session.index());
   for (const auto& upload : uploads) {
     if (!session.links().wait_read(*upload)) return Session::failure();
   }
@@ -134,7 +136,7 @@ CUresult direct_to_device(Session& session, Context& context, CUstream stream, u
     const wire::DirectCopy body{bulk_copy(stream, to, rows, part, last ? last_flags : flags),
                                 reinterpret_cast<uintptr_t>(from + part.host), lease.key, 0};
     if (trace::on()) [[unlikely]]
-      trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows);
+      trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows, session.index());
     return fetch(session, context, wire::Command::direct_to_device, body,
                  {.rows = 1, .bulk = true, .held = lease.held}, source == Source::reusable && last);
   });
@@ -243,7 +245,7 @@ CUresult copy_from_device(Session& session, Context& context, CUstream stream, v
   return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
     const wire::BulkCopy body = bulk_copy(stream, from, rows, part, 0);
     if (trace::on()) [[unlikely]]
-      trace::count_received(id_of(command), part.width * part.rows);
+      trace::count_received(id_of(command), part.width * part.rows, session.index());
     Transfer transfer{.destination = memory + part.host,
                       .pitch = rows.host_pitch,
                       .width = part.width,

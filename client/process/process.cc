@@ -18,6 +18,7 @@
 #include "client/process/log.h"
 #include "client/process/trace.h"
 #include "client/streams/host_function.h"
+#include "client/timeline/timeline.h"
 #include "protocol/driver/driver_log.h"
 #include "protocol/wire/commands.h"
 
@@ -211,19 +212,27 @@ CUresult connect(Process& self) {
         "with pool-run");
     return CUDA_ERROR_NO_DEVICE;
   }
+  if (const char* const file = std::getenv("GPUPOOL_TIMELINE"); file && *file) {
+    const auto warn = [](const std::string& message) { log_warning("%s", message.c_str()); };
+    if (timeline::start(file, ::program_invocation_short_name, warn)) trace::enabled.store(true);
+  }
   if (!open_sessions(servers, self.sessions) || !take_devices(self)) {
     leave_unless(self, [](const Session&) { return false; });
     return CUDA_ERROR_NO_DEVICE;
   }
   pthread_atfork(nullptr, nullptr, [] {
     process().forked = true;
+    timeline::stop_in_child();
     // The servers must see the connections close when this process ends, even if its children live on.
     for (const auto& parents : process().sessions) parents->abandon();
   });
   // Later calls, from other libraries' destructors, still work.
   std::atexit([] {
     if (process().forked) return;
-    for (const auto& session : process().sessions) session->say_leaving();
+    for (const auto& session : process().sessions) {
+      session->end_timeline();
+      session->say_leaving();
+    }
   });
   // If the user has chosen a number, open the bulk connections now, so that the first copy uses them.
   if (std::getenv("GPUPOOL_BULK_CONNECTIONS")) {

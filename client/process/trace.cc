@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/timeline/timeline.h"
 #include "protocol/driver/exports.h"
 #include "protocol/wire/frame.h"
 
@@ -65,9 +66,22 @@ using Counters = std::array<std::atomic<uint64_t>, kColumns>;
 using Values = std::array<uint64_t, kColumns>;
 constinit std::array<Counters, kRowIds + kCommands> counters{};
 
-Counters& of(uint16_t id) {
+size_t place_of(uint16_t id) {
   const size_t place = id < wire::kFirstCommand ? id : kRowIds + (id - wire::kFirstCommand);
-  return counters[std::min(place, counters.size() - 1)];
+  return std::min(place, counters.size() - 1);
+}
+Counters& of(uint16_t id) {
+  return counters[place_of(id)];
+}
+// Returns the name of a row or command.
+const char* name_of(uint16_t id) {
+  static const auto names = [] {
+    std::array<const char*, kRowIds + kCommands> by_place{};
+    for (const Name& name : kNames) by_place[place_of(name.id)] = name.name;
+    return by_place;
+  }();
+  const char* const name = names[place_of(id)];
+  return name ? name : "?";
 }
 void add(uint16_t id, Column column, uint64_t value) {
   of(id)[column].fetch_add(value, std::memory_order_relaxed);
@@ -187,7 +201,7 @@ void print_stats(const Output& out, Rows rows, const Values& all) {
 // A destructor, to run after exit handlers, which may still call the driver. Prints nothing in a forked
 // child.
 __attribute__((destructor)) void print_at_exit() {
-  if (!on() || getpid() != settings.process) return;
+  if ((!settings.table && !settings.stats) || getpid() != settings.process) return;
   const int descriptor = open_output();
   if (descriptor < 0) return;
   try {
@@ -225,21 +239,29 @@ void* counted(void* function) {
   return function;
 }
 
-void count_call(uint16_t id, size_t bytes_sent, std::chrono::nanoseconds in_client) {
+void count_call(uint16_t id, size_t bytes_sent, std::chrono::nanoseconds in_client, unsigned server,
+                uint64_t number) {
   add(id, kCalls, 1);
   add(id, kSent, bytes_sent);
   add(id, kInClient, static_cast<uint64_t>(in_client.count()));
+  if (timeline::on()) timeline::note_sent(name_of(id), number, bytes_sent, server);
 }
-void count_round_trip(uint16_t id, size_t bytes_received, std::chrono::nanoseconds waited) {
+void count_round_trip(uint16_t id, size_t bytes_received, std::chrono::nanoseconds waited, unsigned server) {
   add(id, kRoundTrips, 1);
   add(id, kReceived, bytes_received);
   add(id, kWaited, static_cast<uint64_t>(waited.count()));
+  if (!timeline::on()) return;
+  const bool for_room = id == static_cast<uint16_t>(wire::Command::await_room);
+  timeline::note_round_trip(for_room ? "wait: the server's queue is full" : "wait: reply", name_of(id),
+                            bytes_received, timeline::now() - waited.count(), server);
 }
-void count_sent(uint16_t id, size_t bytes) {
+void count_sent(uint16_t id, size_t bytes, unsigned server) {
   add(id, kSent, bytes);
+  if (timeline::on()) timeline::note_sent(name_of(id), 0, bytes, server);
 }
-void count_received(uint16_t id, size_t bytes) {
+void count_received(uint16_t id, size_t bytes, unsigned server) {
   add(id, kReceived, bytes);
+  if (timeline::on()) timeline::note_received(bytes, server);
 }
 
 }  // namespace gpupool::client::trace

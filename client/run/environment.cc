@@ -68,6 +68,7 @@ Result<std::vector<Variable>> program_environment(const Installation& installati
   advise_jax(installation.client, out);
   out.push_back({"LD_LIBRARY_PATH", folder, Mode::prepend});
   if (options.stats) out.push_back({"GPUPOOL_STATS", "1"});
+  if (!options.timeline.empty()) out.push_back({"GPUPOOL_TIMELINE", options.timeline});
   if (options.preload) {
     out.push_back({"LD_PRELOAD", (installation.client / "libcuda.so.1").string(), Mode::prepend});
   }

@@ -24,6 +24,7 @@ struct EnvironmentOptions {
   std::string token_file;  // absolute path; empty: GPUPOOL_TOKEN_FILE is not set
   bool preload = false;    // adds the library to LD_PRELOAD
   bool stats = false;      // GPUPOOL_STATS
+  std::string timeline;    // absolute path; empty: GPUPOOL_TIMELINE is not set
 };
 
 struct Variable {

@@ -17,6 +17,8 @@
 #include "client/lease/helper.h"
 #include "client/run/environment.h"
 #include "client/run/request.h"
+#include "client/timeline/trace_event.h"
+#include "client/timeline/trace_file.h"
 #include "common/version.h"
 #include "protocol/environment.h"
 
@@ -33,8 +35,8 @@ constexpr int kExitNotFound = 127;
 constexpr std::string_view kPoolScheme = "pool://";
 
 constexpr const char* kHelp =
-    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM "
-    "[ARGUMENTS...]\n"
+    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] "
+    "[--timeline FILE] [--] PROGRAM [ARGUMENTS...]\n"
     "       pool-run [--server pool://SCHEDULER:PORT] [--gpus 2] [--memory 8GiB] [...] [--] PROGRAM "
     "[ARGUMENTS...]\n"
     "\n"
@@ -59,6 +61,8 @@ constexpr const char* kHelp =
     "                libcuda.so.1 by a path of their own (RPATH)\n"
     "  --stats       when a process that used the pool ends, print traffic statistics on\n"
     "                stderr: calls, round trips, bytes, time waited\n"
+    "  --timeline FILE  write what PROGRAM's calls, streams and waits do, over time, to\n"
+    "                this file, which ui.perfetto.dev opens (docs/timeline.md)\n"
     "  --version     print the version\n"
     "  --help        print this text\n"
     "\n"
@@ -88,6 +92,7 @@ struct Arguments {
   std::string server;
   std::string request_query;  // in the form of a pool:// address's query string
   std::string token_file;
+  std::string timeline;
   bool preload = false;
   bool stats = false;
   char** program = nullptr;  // with its arguments, terminated by null
@@ -115,6 +120,11 @@ int parse(char** words, Arguments& out) {
     } else if (word == "--token-file") {
       if (words[1] == nullptr) return fail(kExitUsage, "--token-file needs the path of a file");
       out.token_file = *++words;
+    } else if (word == "--timeline") {
+      if (words[1] == nullptr) return fail(kExitUsage, "--timeline needs the path of a file to write");
+      out.timeline = *++words;
+    } else if (word.starts_with("--timeline=")) {
+      out.timeline = word.substr(std::string("--timeline=").size());
     } else if (word.starts_with("--token-file=")) {
       out.token_file = word.substr(std::string("--token-file=").size());
     } else if (word == "--") {
@@ -156,6 +166,26 @@ int check_server(Arguments& arguments) {
   return -1;
 }
 
+// Creates the file of the timeline, which the program's processes append to. Returns -1 to continue, else the
+// exit status.
+int create_timeline(Arguments& arguments) {
+  namespace timeline = gpupool::client::timeline;
+  if (arguments.timeline.empty()) return -1;
+  arguments.timeline = fs::absolute(arguments.timeline).string();
+  std::string event;
+  timeline::append_json({.phase = 'i',
+                         .begin = timeline::now(),
+                         .name = "start of the program",
+                         .category = "timeline",
+                         .process = ::getpid(),
+                         .track = static_cast<uint64_t>(::getpid()),
+                         .arguments = {{{"program", 0, arguments.program[0]}}}},
+                        event);
+  const auto created = timeline::TraceFile::create(arguments.timeline, event);
+  if (created) return -1;
+  return fail(kExitUsage, "--timeline: '" + arguments.timeline + "': " + created.error().message);
+}
+
 // Replaces a pool's address by the file of a lease. pool-lease holds the lease while this process lives,
 // which is about to become the program. Returns -1 to continue, else the exit status.
 int acquire_lease(const gpupool::run::Installation& installation, Arguments& arguments) {
@@ -189,6 +219,8 @@ int run(char** words) {
   // Checked before a lease is acquired, because the path of the library may be unusable.
   if (const auto checked = gpupool::run::program_environment(*installation, options); !checked)
     return fail(kExitBroken, checked.error().message);
+  if (const int status = create_timeline(arguments); status >= 0) return status;
+  options.timeline = arguments.timeline;
   if (const int status = acquire_lease(*installation, arguments); status >= 0) return status;
   options.server = arguments.server;
   const auto variables = gpupool::run::program_environment(*installation, options);

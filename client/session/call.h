@@ -10,6 +10,7 @@
 
 #include "client/process/process.h"
 #include "client/session/quota_refusals.h"
+#include "client/timeline/timeline.h"
 #include "protocol/calls/codec.h"
 #include "protocol/calls/row_ids.h"
 #include "protocol/driver/exports.h"
@@ -75,9 +76,10 @@ CUresult await_room(Session& session, Context& context, CUstream stream);
 CUresult require_stream_for_work(Session** session, Context** context, CUstream& stream);
 
 // Runs a call. Turns exceptions into CUDA error codes, so that none crosses the C boundary. Prints which
-// quota has refused memory.
+// quota has refused memory. `function`: the caller's name, for the timeline.
 template <class Body>
-CUresult guarded(Body&& body) noexcept {
+CUresult guarded(const char* function, Body&& body) noexcept {
+  const timeline::Call call(function);
   try {
     const CUresult result = body();
     if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]]
@@ -88,6 +90,11 @@ CUresult guarded(Body&& body) noexcept {
   } catch (...) {
     return CUDA_ERROR_UNKNOWN;
   }
+}
+
+template <class Body>
+CUresult guarded(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
+  return guarded(function, body);
 }
 
 // The kind of object that a parameter of this role names, for routing. A context as an argument is what the

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/timeline/timeline.h"
 #include "protocol/transport/gather.h"
 
 namespace gpupool::client {
@@ -100,6 +101,7 @@ bool CommandQueue::send(std::span<const iovec> payload) {
 }
 
 void CommandQueue::wait_to_go_on(std::unique_lock<std::mutex>& lock) {
+  const timeline::Wait wait("wait: the session moves", hooks_.server);
   goes_on_.wait(lock, [this] { return !held_back_; });
 }
 
@@ -126,6 +128,7 @@ void CommandQueue::send_farewell(wire::Command command, std::span<const std::byt
 }
 
 bool CommandQueue::wait_for_room() {
+  const timeline::Wait wait("wait: the connection is full", hooks_.server);
   if (hooks_.wait_for_room(Clock::now() + dead_peer_timeout_)) return true;
   const Error error{ErrorCode::lost, "the server stopped reading (timeout while sending)"};
   if (connection_.break_carrier(error)) return true;

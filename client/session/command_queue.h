@@ -33,6 +33,7 @@ class CommandQueue {
     // Returns the acknowledgement of received bytes that is due; it ends the batch that is about to be sent.
     std::function<std::optional<wire::Acknowledge>()> acknowledgement = nullptr;
     std::function<void()> before_flush = nullptr;  // called without locks of this class
+    unsigned server = 0;                           // Session::index()
   };
   CommandQueue(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 
@@ -43,6 +44,7 @@ class CommandQueue {
               BeforeSending&& before_sending) {
     const trace::Timer timer;
     size_t batch = 0, bytes = 0;
+    uint64_t number = 0;
     {
       std::unique_lock lock(mutex_);
       if (held_back_) [[unlikely]]
@@ -50,7 +52,7 @@ class CommandQueue {
       const size_t at = begin_command(pending_);
       wire::Writer writer(pending_);
       write_body(writer);
-      before_sending(end_command(pending_, at, id, flags, context, 0));
+      before_sending(number = end_command(pending_, at, id, flags, context, 0));
       batch = pending_.size();
       bytes = batch - at;
       pending_bytes_.store(batch, std::memory_order_seq_cst);
@@ -60,7 +62,20 @@ class CommandQueue {
     else if (!(flags & wire::kWantsReply))
       wake_flusher();
     if (timer) [[unlikely]]
-      trace::count_call(id, bytes, timer.passed());
+      trace::count_call(id, bytes, timer.passed(), hooks_.server, number);
+  }
+  // Appends a command without a reply, unless commands are held back or may_send() is false: then it returns
+  // false.
+  template <class Body, class MaySend, class BeforeSending>
+  bool append_now(wire::Command command, const Body& body, MaySend&& may_send,
+                  BeforeSending&& before_sending) {
+    const std::lock_guard lock(mutex_);
+    if (held_back_ || !may_send()) return false;
+    const size_t at = begin_command(pending_);
+    wire::Writer(pending_).put(body);
+    before_sending(end_command(pending_, at, static_cast<uint16_t>(command), 0, 0, 0));
+    pending_bytes_.store(pending_.size(), std::memory_order_seq_cst);
+    return true;
   }
 
   // Sends a command at once, with `head` and then `payload` as its body, directly from the caller's memory.
@@ -71,6 +86,7 @@ class CommandQueue {
     const trace::Timer timer;
     std::unique_lock sending(send_mutex_);
     size_t bytes = 0;
+    uint64_t number = 0;
     {
       std::unique_lock lock(mutex_);
       while (held_back_) [[unlikely]] {
@@ -84,12 +100,12 @@ class CommandQueue {
       const size_t at = begin_command(sending_);
       wire::Writer(sending_).put(head);
       for (const iovec& part : payload) bytes += part.iov_len;
-      before_sending(end_command(sending_, at, id, flags, context, bytes));
+      before_sending(number = end_command(sending_, at, id, flags, context, bytes));
       bytes += sending_.size() - at;
     }
     const bool sent = send(payload);
     if (timer) [[unlikely]]
-      trace::count_call(id, bytes, timer.passed());
+      trace::count_call(id, bytes, timer.passed(), hooks_.server, number);
     return sent;
   }
 

@@ -4,6 +4,7 @@
 
 #include "client/process/identity.h"
 #include "client/process/process.h"
+#include "client/timeline/timeline.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/driver/cuda_header.h"
 #include "protocol/peers/proof.h"
@@ -164,6 +165,7 @@ Result<void> Migrator::say_hello(const Settings& settings, Suspended* suspended)
   hello.takes_quota_refusals = true;
   hello.can_resume = true;
   hello.can_migrate = true;
+  hello.wants_timeline = timeline::on();
   if (suspended) name_suspended(hello, *suspended, wire::kReturnsLink);
   if (suspended) hello.failure = suspended->failure;
   const auto deadline = Clock::now() + settings.connect_timeout + settings.dead_peer_timeout +

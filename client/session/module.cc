@@ -218,11 +218,9 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
     session.fail({ErrorCode::malformed, "protocol error: malformed kernel description"});
     result = Session::failure();
   }
-  if (result != CUDA_SUCCESS) {
-    handles().retire(*handle);
-    return log_no_code(*code, result);
-  }
+  if (result != CUDA_SUCCESS) return handles().retire(*handle), log_no_code(*code, result);
   code->functions.emplace(name, *handle);
+  if (timeline::on()) timeline::name_kernel(*handle, name);
   return CUDA_SUCCESS;
 }
 
@@ -255,6 +253,7 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t given, 
       return result;
     }
   }
+  if (timeline::on()) timeline::name_kernel(handle, kernel->name);
   *made = handle;
   return CUDA_SUCCESS;
 }

@@ -194,8 +194,7 @@ bool Receiver::receive_some() {
 void Receiver::read_some() {
   {
     const Lock lock(mutex_);
-    if (failed_ || pumping_) return;
-    pumping_ = true;
+    if (failed_ || std::exchange(pumping_, true)) return;
   }
   for (auto before = last_received_; receive_some() && parse() && last_received_ != before;)
     before = last_received_;
@@ -276,6 +275,7 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       return false;
     case wire::MessageKind::quota_refusal:
     case wire::MessageKind::migration_wish:
+    case wire::MessageKind::timeline:
     case wire::MessageKind::device_data:  // handled by parse()
       if (hooks_.take(header.kind, {body, header.length})) return true;
   }

@@ -73,10 +73,14 @@ class Receiver {
     std::function<void(uint32_t)> acknowledged = nullptr;
     // The body of a migration_wish; returns false if it is malformed.
     std::function<bool(std::span<const std::byte> wish)> migration_wished = nullptr;
+    // The body of a timeline message; returns false if it is malformed.
+    std::function<bool(std::span<const std::byte> body)> timeline_received = nullptr;
+    unsigned server = 0;  // Session::index()
 
     // Passes on the body of a message that has a handler of its own. False: it is malformed, or has none.
     bool take(wire::MessageKind kind, std::span<const std::byte> body) const {
       if (kind == wire::MessageKind::quota_refusal) return !quota_refused || quota_refused(body);
+      if (kind == wire::MessageKind::timeline) return timeline_received && timeline_received(body);
       return kind == wire::MessageKind::migration_wish && (!migration_wished || migration_wished(body));
     }
   };

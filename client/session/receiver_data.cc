@@ -28,7 +28,7 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
   }
   if (trace::on()) [[unlikely]]
     trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device),
-                          sizeof header + header.length);
+                          sizeof header + header.length, hooks_.server);
   const uint64_t total = transfer.width * transfer.rows;
   if (!transfer.destination || head.offset > total || length > total - head.offset) {
     report(ErrorCode::malformed, "protocol error: data outside any copy");

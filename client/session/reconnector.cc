@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/process/log.h"
+#include "client/timeline/timeline.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/peers/proof.h"
 
@@ -97,6 +98,10 @@ bool Reconnector::switched() {
 void Reconnector::reconnect(const Error& why) {
   if (switched()) return;
   const auto start = Clock::now();
+  const int64_t broken_at = timeline::now();
+  const auto tell_timeline = [&] {
+    timeline::note_session(terms_.server_index, "connection broken", broken_at, why.message);
+  };
   log_debug("the connection to server %s broke: %s", terms_.name.c_str(), why.message.c_str());
   bool told = false;
   // Connections have been refused since the server ended the broken one.
@@ -104,6 +109,7 @@ void Reconnector::reconnect(const Error& why) {
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     const auto resumed = try_once();
     if (resumed) {
+      tell_timeline();
       if (told)
         log_warning("connected to server %s again after %lld ms", terms_.name.c_str(),
                     milliseconds_since(start));
@@ -119,6 +125,7 @@ void Reconnector::reconnect(const Error& why) {
     const bool rejected =
         resumed.error().code == ErrorCode::refused || resumed.error().code == ErrorCode::suspended;
     if (rejected || gone || passed >= terms_.timeout) {
+      tell_timeline();
       return connection_.give_up({why.code, why.message + "; " + resumed.error().message});
     }
     if (!told && passed >= kSilentTime) {

@@ -26,6 +26,7 @@ class Reconnector {
     std::string resume_key;
     std::chrono::milliseconds timeout{0};  // from a break until the session is given up
     std::string name;                      // of the server, for messages
+    unsigned server_index = 0;             // Session::index()
   };
   // `read_rest(true)` is called when the connection has ended and while it is resumed, and has another thread
   // read what arrives until read_rest(false); null if a thread reads all the time.

@@ -11,6 +11,7 @@
 #include "client/process/log.h"
 #include "client/session/migrator.h"
 #include "client/session/quota_refusals.h"
+#include "client/timeline/timeline.h"
 #include "protocol/calls/errors.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/transport/rdma_options.h"
@@ -66,13 +67,17 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
                  if (connection_->acknowledgement_due()) queue_.wake_flusher();
                },
            .acknowledged = [this](uint32_t low) { connection_->acknowledge_low(low); },
-           .migration_wished = [this](std::span<const std::byte> wish) { return on_migration_wish(wish); }}),
+           .migration_wished = [this](std::span<const std::byte> wish) { return on_migration_wish(wish); },
+           .timeline_received =
+               [this](std::span<const std::byte> body) { return timeline::take_message(index(), body); },
+           .server = settings.index}),
       queue_(*connection_, settings.dead_peer_timeout,
              {.wait_for_room =
                   [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
               .failed = [this](const Error& error) { fail(error); },
               .acknowledgement = [this] { return acknowledgement(); },
-              .before_flush = [this] { read_acknowledgements(); }}),
+              .before_flush = [this] { read_acknowledgements(); },
+              .server = settings.index}),
       reconnector_(*connection_,
                    [this](bool read) { read ? receiver_.add_interest() : receiver_.drop_interest(); }),
       links_(receiver_, [this](const Error& error) { fail(error); }),
@@ -114,6 +119,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   hello.can_resume = true;
   hello.can_resume_rdma = true;
   hello.can_migrate = true;
+  hello.wants_timeline = timeline::on();
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
@@ -129,6 +135,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   const bool over_rdma = connection_->direct_memory() != nullptr;
   links_.configure(bulk_parameters(*reply, server, *connection_, over_rdma));
   if (reply->resume_timeout_ms != 0) start_resuming(*reply, server, options);
+  if (timeline::on()) begin_timeline(*reply);
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked =
       server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
@@ -174,7 +181,8 @@ Reconnector::Terms Session::resume_terms(const hello::HelloReply& reply, const t
           .token = present_token(settings),
           .resume_key = reply.resume_key,
           .timeout = std::chrono::milliseconds(reply.resume_timeout_ms),
-          .name = settings.server};
+          .name = settings.server,
+          .server_index = settings.index};
 }
 
 void Session::start_resuming(const hello::HelloReply& reply, const transport::Endpoint& server,
@@ -261,7 +269,8 @@ CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& re
   const trace::Timer timer;
   if (!receiver_.wait(waiter)) return failure();
   if (timer) [[unlikely]]
-    trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
+    trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed(),
+                            index());
   reply = std::move(waiter.body);
   if (!context) return waiter.result;
   if (cuda::is_sticky(waiter.result)) context->sticky_error = waiter.result;

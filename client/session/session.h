@@ -188,6 +188,9 @@ class Session {
   void say_leaving();
   // Ends a session that has no work. The object must stay: its threads end by themselves, and refer to it.
   void leave();
+  // For the timeline, if there is one: aligns the clocks, and fetches what the server has recorded. Waits at
+  // most a second for the server.
+  void end_timeline();
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
   // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
@@ -217,6 +220,10 @@ class Session {
   Result<void> check_adopted(Migrator& target, std::chrono::seconds longest);
   void say_farewell(uint64_t wish);
   void continue_on(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links);
+  // session_timeline.cc
+  void begin_timeline(const hello::HelloReply& reply);
+  bool ask_for_clock(uint32_t flags, std::chrono::milliseconds longest);
+  void look_at_timeline();
   // session_suspension.cc
   struct Absence;
   Result<void> stay_away(Absence& absence, uint64_t wish);
@@ -256,6 +263,9 @@ class Session {
   std::set<std::string> unreachable_peers_;  // addresses of servers to which the present one cannot connect
   std::atomic<uint64_t> server_id_{0};
   std::atomic<bool> migrating_{false};
+  std::atomic<bool> makes_timeline_{false};    // the server takes read_clock
+  transport::Clock::time_point next_clock_{};  // of the timeline's thread
+  uint64_t last_clock_ = 0;                    // likewise: the last command when it asked for the clock
   std::atomic<bool> failed_{false};
   std::mutex closing_;
   std::optional<std::string> why_;  // the first error; guarded by closing_

@@ -4,6 +4,7 @@
 #include "client/process/log.h"
 #include "client/session/migrator.h"
 #include "client/session/session.h"
+#include "client/timeline/timeline.h"
 #include "common/text/printable.h"
 #include "protocol/wire/reader.h"
 
@@ -182,10 +183,12 @@ void Session::say_farewell(uint64_t wish) {
 // Everything of the session is with the target, and no command is underway. Call expect_switch() of the
 // reconnector before the present connection can end.
 void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links) {
+  const int64_t begin = timeline::now();
   log_debug("the session goes on from server %s to %s", server().c_str(), target.server().text().c_str());
   server_names_.push_front(target.server().text());
   server_.store(&server_names_.front(), std::memory_order_release);
   server_id_.store(target.reply().server_id, std::memory_order_relaxed);
+  makes_timeline_ = target.reply().makes_timeline;
   take_image_terms(target.reply());
   remember_home(target.reply());
   {
@@ -195,6 +198,7 @@ void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnection
   links_.switch_to(links);
   reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options(), target.settings()),
                          target.take_connection());
+  timeline::note_session(index(), "session moved", begin, server());
 }
 
 }  // namespace gpupool::client

@@ -44,6 +44,7 @@ struct Hello {
   bool can_migrate = false;
   std::string failure;
   bool can_resume_rdma = false;
+  bool wants_timeline = false;
 };
 
 struct Attribute {
@@ -99,6 +100,7 @@ struct HelloReply {
   uint32_t resume_timeout_ms = 0;
   uint64_t resume_received = 0;
   std::string moved_to;
+  bool makes_timeline = false;
 };
 
 constexpr size_t kMaxDevices = 256;  // more is malformed: the peer is untrusted
@@ -229,6 +231,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(23): hello.can_migrate = get_flag(in); return true;
       case bytes(24): hello.failure = in.get_string(); return true;
       case varint(25): hello.can_resume_rdma = get_flag(in); return true;
+      case varint(26): hello.wants_timeline = get_flag(in); return true;
       default: return false;
     }
   });
@@ -261,6 +264,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case varint(19): reply.resume_received = in.get_uint64(); return true;
       case bytes(20): reply.moved_to = in.get_string(); return true;
       case varint(21): reply.encrypts_peers = get_flag(in); return true;
+      case varint(22): reply.makes_timeline = get_flag(in); return true;
       default: return false;
     }
   });
@@ -307,6 +311,7 @@ inline std::string encode(const Hello& hello) {
   fields.boolean(23, hello.can_migrate);
   fields.text(24, hello.failure);
   fields.boolean(25, hello.can_resume_rdma);
+  fields.boolean(26, hello.wants_timeline);
   return out;
 }
 
@@ -360,6 +365,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.u64(19, reply.resume_received);
   fields.text(20, reply.moved_to);
   fields.boolean(21, reply.encrypts_peers);
+  fields.boolean(22, reply.makes_timeline);
   return out;
 }
 

@@ -60,6 +60,8 @@ enum class MessageKind : uint16_t {
   // poold asks the client to migrate its session: body is MigrationWish and the other server's address
   // (migration.h). Only to clients that can migrate.
   migration_wish = 9,
+  // What the worker measures (timeline.h). Only to clients that want it.
+  timeline = 10,
 };
 struct MessageHeader {
   uint32_t length = 0;  // bytes after this header

@@ -49,6 +49,7 @@ void read_wishes(const std::string& hello, SessionStart& start) {
   start.compression = static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
   start.takes_quota_refusals = wish.takes_quota_refusals();
   start.can_migrate = wish.can_migrate();
+  start.wants_timeline = wish.wants_timeline();
 }
 
 template <class Body>
@@ -209,6 +210,7 @@ int serve(Served served, const server::ControlMessage& message) {
   limit_multiprocessors(served.groups, served.devices);
 
   SessionStart start;
+  read_wishes(message.payload, start);
   control::HelloReply reply = describe_session(served, said, *visible, (*connection)->shares_memory());
   const bool resumes = can_resume(said, message.payload);
   if (resumes) {
@@ -221,6 +223,7 @@ int serve(Served served, const server::ControlMessage& message) {
     reply.set_image_nonce(start.image_nonce.data(), start.image_nonce.size());
     reply.set_largest_image(said.largest_image);
   }
+  reply.set_makes_timeline(start.wants_timeline);
   const auto deadline = transport::Clock::now() + options.dead_peer_timeout;
   if (auto sent = send_reply(**connection, reply, deadline); !sent) return client_is_gone(said, sent.error());
   if (auto upgraded = (*connection)->upgrade(transport::Side::server, deadline); !upgraded)
@@ -229,7 +232,6 @@ int serve(Served served, const server::ControlMessage& message) {
       "session_running",
       {{"session", said.number}, {"client", (*connection)->peer()}, {"transport", (*connection)->carrier()}});
   fill_in(start, served, said, *visible);
-  read_wishes(message.payload, start);
   if (resumes)
     set_resumable(start, std::move(*connection), said, options);
   else

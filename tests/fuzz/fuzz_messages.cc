@@ -21,7 +21,7 @@
 // Replaces client/process/trace.cc: traces nothing.
 namespace gpupool::client::trace {
 std::atomic<bool> enabled{false};
-void count_received(uint16_t, size_t) {}
+void count_received(uint16_t, size_t, unsigned) {}
 }  // namespace gpupool::client::trace
 
 // Replaces client/process/log.cc: checks that a message is one line of bounded length.

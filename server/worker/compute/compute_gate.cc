@@ -134,7 +134,7 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
     const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
     if (word.open()) {
       count_wait(now);
-      gpu.held = true;
+      set_held(gpu, true);
       const double flying = in_flight(gpu, now);
       if (word.free() || flying == 0 || (!word.single() && flying < kAhead)) {
         pass = true;

@@ -50,6 +50,7 @@ struct ComputeGpu {
   // pieces are sampled instead while it is more than kMeasureAhead in the future.
   ComputeLane::Clock::time_point next_measured{};
   bool held = false;  // the session had the turn when last checked
+  ComputeLane::Clock::time_point held_since{};
   bool executor_waits = false;
   ComputeLane::Clock::time_point idle_since{};
 };
@@ -67,6 +68,10 @@ class ComputeGate {
   ComputeGate& operator=(const ComputeGate&) = delete;
 
   void load(const SymbolLookup& symbol);
+  // `ended` is called when a turn on a GPU has ended, with the gate's lock held. Call before the first
+  // command.
+  using TurnEnded = std::function<void(uint32_t gpu, Clock::time_point since)>;
+  void on_turn_end(TurnEnded ended) { turn_ended_ = std::move(ended); }
   // Admits `work`, which enqueues work of this kind in `stream`, whose context must be current. Blocks until
   // the session has its turn. Returns the result of `work`, or CUDA_ERROR_OPERATING_SYSTEM if the session is
   // over.
@@ -131,6 +136,8 @@ class ComputeGate {
   void watch(const std::shared_ptr<ComputeLane>& lane);
   std::chrono::nanoseconds settle(ComputeGpu& gpu);
   std::chrono::nanoseconds settle_all();
+  // Returns whether the session held the turn before.
+  bool set_held(ComputeGpu& gpu, bool held);
   void give_up(ComputeGpu& gpu);
   void ask(ComputeGpu& gpu);
   std::chrono::nanoseconds take_samples();
@@ -145,6 +152,7 @@ class ComputeGate {
   const std::shared_ptr<quota::SharedPage<quota::SessionPage>> page_;  // null: no measuring and no waiting
   WaitPool& waits_;
   const std::function<void()> ring_, wake_;
+  TurnEnded turn_ended_;
   CUresult (*elapsed_)(float*, CUevent, CUevent) = nullptr;
   std::vector<ComputeLane*> open_;      // executor's thread; lanes with an open piece
   std::atomic<bool> attention_{false};  // the watcher asks the executor to end the open pieces

@@ -59,10 +59,10 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
   }
   std::erase_if(gpu.lanes,
                 [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
-  if (word.closed() && std::exchange(gpu.held, false)) {  // poold has taken the turn away
+  if (word.closed() && set_held(gpu, false)) {  // poold has taken the turn away
     for (const auto& lane : gpu.lanes) lane->overrun_pieces = lane->pieces.size();
   }
-  if (!word.closed()) gpu.held = true;
+  if (!word.closed()) set_held(gpu, true);
   if (!word.yield() && !(word.open() && word.wanted())) {
     gpu.idle_since = {};
     return unwatched ? kCheckEvery : kLongest;
@@ -91,11 +91,21 @@ nanoseconds ComputeGate::settle_all() {
   return next;
 }
 
+bool ComputeGate::set_held(ComputeGpu& gpu, bool held) {
+  const bool before = std::exchange(gpu.held, held);
+  if (before == held) return before;
+  if (held)
+    gpu.held_since = Clock::now();
+  else if (turn_ended_)
+    turn_ended_(gpu.index, gpu.held_since);
+  return before;
+}
+
 void ComputeGate::give_up(ComputeGpu& gpu) {
   (*page_)->wants_turn[gpu.index].store(gpu.executor_waits && !stopped_ ? 1 : 0);
   uint32_t word = gpu.turn->load();
   if (!TurnWord{word}.closed() && gpu.turn->compare_exchange_strong(word, TurnWord{word}.given_up().word))
-    gpu.held = false;
+    set_held(gpu, false);
   ring_();
 }
 

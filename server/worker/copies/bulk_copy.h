@@ -21,6 +21,7 @@
 #include "server/worker/session/contexts.h"
 #include "server/worker/session/dump.h"
 #include "server/worker/session/stream_gates.h"
+#include "server/worker/timeline/host_span.h"
 
 namespace gpupool::worker {
 
@@ -47,7 +48,9 @@ class BulkCopy {
         rows(rows),
         to_device(to_device),
         events_(context ? context->events : nullptr) {}
-  virtual ~BulkCopy() = default;
+  virtual ~BulkCopy() {
+    if (span) span->discard();  // no effect on a copy that is complete
+  }
   BulkCopy(const BulkCopy&) = delete;
   BulkCopy& operator=(const BulkCopy&) = delete;
   // Gives up the rest of the data and opens the gate. Returns when no thread accesses the copy's memory any
@@ -58,11 +61,15 @@ class BulkCopy {
   const DeviceRows rows;
   const bool to_device;
   const std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+  std::shared_ptr<HostSpan> span;  // for the timeline; null: not recorded
   // Bytes transferred so far, for monitoring. Any thread.
   uint64_t done_bytes() const { return std::min(done_bytes_.load(std::memory_order_relaxed), rows.total()); }
 
  protected:
-  void count_done(uint64_t bytes) { done_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  // Returns whether all bytes have been transferred.
+  bool count_done(uint64_t bytes) {
+    return done_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes >= rows.total();
+  }
   const std::shared_ptr<EventPool> events_;
 
  private:

@@ -13,6 +13,7 @@
 #include "server/worker/session/session_start.h"
 #include "server/worker/session/stream_gates.h"
 #include "server/worker/session/stream_work.h"
+#include "server/worker/timeline/timeline.h"
 
 namespace gpupool::worker {
 
@@ -21,7 +22,7 @@ class Copies {
   // `memory` and `replies` are used by copies only, so they may be constructed later.
   Copies(const DeviceApi& api, Contexts& contexts, StreamGates& gates, StreamWork& stream_work,
          WaitPool& waits, DeviceMemory& memory, Replies& replies, Outbox& outbox, OutputCapture& capture,
-         const SessionStart& start)
+         Timeline& timeline, const SessionStart& start)
       : api(api),
         contexts(contexts),
         gates(gates),
@@ -29,6 +30,7 @@ class Copies {
         waits(waits),
         memory(memory),
         replies(replies),
+        timeline(timeline),
         usage(start.usage),
         remote(start.connection->direct_memory(), outbox, start.bandwidth),
         staging(api, remote.memory(), start.usage),
@@ -36,6 +38,13 @@ class Copies {
         connections(bulk, outbox, start.compression, start.welcome_bulk, start.bulk_token) {}
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
+
+  // Begins the timeline's record of a copy whose data threads move.
+  std::shared_ptr<HostSpan> begin_span(StreamState& stream, bool to_device, uint64_t bytes) {
+    return timeline.begin_span(
+        stream,
+        {to_device ? wire::TimelineKind::copy_to_device : wire::TimelineKind::copy_from_device, bytes});
+  }
 
   // Parts of the session.
   const DeviceApi& api;
@@ -45,6 +54,7 @@ class Copies {
   WaitPool& waits;
   DeviceMemory& memory;
   Replies& replies;
+  Timeline& timeline;
   const Usage& usage;
 
   RemoteMemory remote;

@@ -104,6 +104,7 @@ void IncomingCopy::count(uint64_t received) {
     // Wait for the last thread to leave, because the context may be destroyed afterwards.
     last = !over_ && missing_ == 0 && active_ == 0;
     over_ |= last;
+    if (last && span) span->finish();
     if (over_ && gate_) gate_->open();
   }
   changed_.notify_all();
@@ -126,6 +127,8 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
   if (way == Way::discard) return CUDA_ERROR_OUT_OF_MEMORY;
   {
     const std::lock_guard lock(mutex_);
+    span = copies_.begin_span(stream, true, rows.total());
+    if (span && over_) span->finish();
     if (!over_) {
       const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) {
         self->finish(stream, orders_streams);

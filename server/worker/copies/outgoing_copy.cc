@@ -27,6 +27,7 @@ CUresult OutgoingCopy::start(Copies& copies, Way way, StreamState& stream, const
   auto copy = std::make_shared<OutgoingCopy>(copies, way, *stream.context, rows, sequence, reply);
   const bool direct =
       copies.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  copy->span = copies.begin_span(stream, false, rows.total());
   copies.bulk.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) copies.bulk.remove(sequence);
@@ -120,7 +121,7 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
     if (--active_ == 0 && finished_) gate_->open();
   }
   idle_.notify_all();
-  if (sent) count_done(rows.size_of(piece));
+  if (sent && count_done(rows.size_of(piece)) && span) span->finish();
   if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
   make_current(copies_.api, nullptr);
 }

@@ -26,6 +26,7 @@ CUresult RemoteCopy::start(Copies& copies, StreamState& stream, const DeviceRows
   auto copy = std::make_shared<RemoteCopy>(copies, *stream.context, rows, client, sequence, reply);
   const bool direct =
       rows.rows == 1 && copies.memory.register_for_rdma(rows.address, rows.width, &copy->spans_);
+  copy->span = copies.begin_span(stream, client.to_device, rows.total());
   copies.bulk.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) copies.bulk.remove(sequence);
@@ -171,7 +172,8 @@ std::optional<Move> RemoteCopy::begin(uint64_t piece) {
 
 void RemoteCopy::end(uint64_t piece) {
   bool over = false;
-  if (piece < pieces_) count_done(spans_.empty() ? rows.size_of(piece) : kLargePiece);
+  if (piece < pieces_ && count_done(spans_.empty() ? rows.size_of(piece) : kLargePiece) && span)
+    span->finish();
   {
     const std::lock_guard lock(mutex_);
     over = --unmoved_ == 0 || finished_;

@@ -38,8 +38,11 @@ CUresult Graphs::launch(uint64_t executable, StreamState& stream, uint64_t comma
 
 CUresult Graphs::launch_part(const Part& part, StreamState& stream) {
   if (!part.executable) return CUDA_SUCCESS;
-  return session_.compute.run(stream, kernel_kind(part.executable, part.work_nodes, 0),
-                              [&] { return session_.api.cuGraphLaunch(part.executable, stream.stream); });
+  return session_.compute.run(stream, kernel_kind(part.executable, part.work_nodes, 0), [&] {
+    return session_.timeline.measure(stream, {wire::TimelineKind::graph, part.work_nodes}, [&] {
+      return session_.api.cuGraphLaunch(part.executable, stream.stream);
+    });
+  });
 }
 
 // Launches the next part and calls the client for the nodes of its level. The stream's context must be

@@ -95,9 +95,11 @@ bool send_at_once(Session& session, StreamState& stream, const wire::CopyFromDev
   if (copy.rows != 1 || bytes > kLargePiece || !session.memory.is_cpu_accessible(copy.source, bytes))
     return false;
   if (!session.stream_work.is_idle(stream)) return false;
+  const auto span = session.copies.begin_span(stream, false, bytes);
   const wire::DeviceData where{0};
   session.outbox.send(wire::MessageKind::device_data, 0, sequence, std::as_bytes(std::span(&where, 1)),
                       {reinterpret_cast<const std::byte*>(copy.source), bytes});
+  if (span) span->finish();
   session.stream_work.fetch_output(stream);
   session.replies.publish();
   return true;
@@ -167,15 +169,21 @@ Outcome copy_to_device(Session& session, Command& command) {
   if (bytes > Staging::kSlabPart && copy.rows == 1 &&
       session.memory.is_cpu_accessible(copy.destination, bytes) && session.stream_work.is_idle(*stream)) {
     // The stream is idle, and the copy ends before any other command is executed.
+    const auto span = session.copies.begin_span(*stream, true, bytes);
     if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes}))
       return Outcome::lost();
+    if (span) span->finish();
     return CUDA_SUCCESS;
   }
+  const auto copy_in = [&](std::byte* from) {
+    return session.timeline.measure(*stream, {wire::TimelineKind::copy_to_device, bytes},
+                                    [&] { return copy_rows_in(session.api, copy, from, stream->stream); });
+  };
   if (bytes <= Staging::kSlabPart) {
     std::byte* const place = session.copies.staging.slab_place(*stream, bytes);
     if (!place) return refuse(session.inbox, session.copies.staging.refusal());
     if (!session.inbox.read_into({place, bytes})) return Outcome::lost();
-    return enqueued(copy_rows_in(session.api, copy, place, stream->stream));
+    return enqueued(copy_in(place));
   }
   StagingChunk* const chunk = session.copies.staging.acquire(*stream->context, bytes);
   if (!chunk) return refuse(session.inbox, session.copies.staging.refusal());
@@ -183,7 +191,7 @@ Outcome copy_to_device(Session& session, Command& command) {
     session.copies.staging.give_back(chunk);
     return Outcome::lost();
   }
-  const CUresult result = copy_rows_in(session.api, copy, chunk->data, stream->stream);
+  const CUresult result = copy_in(chunk->data);
   if (result == CUDA_SUCCESS)
     session.copies.staging.keep_until(chunk, *stream);
   else
@@ -228,7 +236,9 @@ Outcome copy_from_device(Session& session, Command& command) {
     return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
   }
   CopyPiece reply{.sequence = sequence};
-  reply.result = enqueue_all(session.copies, *stream, *copy, sequence);
+  reply.result =
+      session.timeline.measure(*stream, {wire::TimelineKind::copy_from_device, copy->width * copy->rows},
+                               [&] { return enqueue_all(session.copies, *stream, *copy, sequence); });
   if (command.wants_reply()) {
     if (reply.result == CUDA_SUCCESS) reply.result = session.replies.take_deferred();
   } else {

@@ -18,7 +18,10 @@ namespace {
 template <class F>
 CUresult run_work(CUstream stream, uint64_t bytes, F&& call) {
   StreamState* const state = t_session->contexts.find_stream(stream);
-  return state ? t_session->compute.run(*state, transfer_kind(bytes), call) : call();
+  if (!state) return call();
+  return t_session->compute.run(*state, transfer_kind(bytes), [&] {
+    return t_session->timeline.measure(*state, {wire::TimelineKind::work_on_device, bytes}, call);
+  });
 }
 
 bool owns_bytes(CUdeviceptr address, uint64_t size) {

@@ -34,13 +34,18 @@ uint64_t product(const uint32_t (&sizes)[3]) {
 
 // Launches a kernel after charging its local memory to the quota.
 template <class F>
-CUresult launch_in_quota(MemoryCharges& charges, ComputeGate& compute, StreamState& stream,
-                         const HandleTable::Launchable& kernel, const WorkKind& kind, F&& launch) {
+CUresult launch_in_quota(Session& session, StreamState& stream, const HandleTable::Launchable& kernel,
+                         const wire::Launch& said, F&& launch) {
+  MemoryCharges& charges = session.memory_charges;
   ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
   const ContextState::LocalMemory before = context.local;
   CUresult result = charges.charge_local_memory(context, kernel);
   if (result != CUDA_SUCCESS) return result;
-  result = compute.run(stream, kind, launch);
+  const WorkKind kind = kernel_kind(kernel.object, product(said.grid), product(said.block));
+  result = session.compute.run(stream, kind, [&] {
+    return session.timeline.measure(
+        stream, {wire::TimelineKind::kernel, said.function, said.grid, said.block}, launch);
+  });
   if (result == CUDA_ERROR_OUT_OF_MEMORY) charges.restore_local_memory(context, before);
   return result;
 }
@@ -122,9 +127,8 @@ Outcome launch(Session& session, Command& command) {
                    CU_LAUNCH_PARAM_END};
   void** const packed = size != 0 ? extra : nullptr;
 
-  const WorkKind kind = kernel_kind(function, product(launch.grid), product(launch.block));
   if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
-    return launch_in_quota(session.memory_charges, session.compute, *stream, *kernel, kind, [&] {
+    return launch_in_quota(session, *stream, *kernel, launch, [&] {
       return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
                                         launch.block[0], launch.block[1], launch.block[2],
                                         launch.shared_bytes, stream->stream, nullptr, packed);
@@ -154,7 +158,7 @@ Outcome launch(Session& session, Command& command) {
   config.hStream = stream->stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  return launch_in_quota(session.memory_charges, session.compute, *stream, *kernel, kind,
+  return launch_in_quota(session, *stream, *kernel, launch,
                          [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
 }
 

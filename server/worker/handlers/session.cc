@@ -1,4 +1,5 @@
 #include "protocol/wire/commands.h"
+#include "protocol/wire/timeline.h"
 #include "server/worker/handlers/commands.h"
 
 namespace gpupool::worker::commands {
@@ -7,6 +8,14 @@ Outcome ping(Session& session, Command& command) {
   if (!command.body.finished()) return bad_body();
   session.outbox.send(wire::MessageKind::pong, 0, command.header.sequence);
   return Outcome::parked();
+}
+
+Outcome read_clock(Session& session, Command& command) {
+  const auto body = read_exact_body<wire::ReadClock>(command);
+  if (!body) return bad_body();
+  if (!session.timeline.on()) return CUDA_ERROR_NOT_SUPPORTED;
+  session.timeline.answer_clock(command.header.sequence, body->flags);
+  return CUDA_SUCCESS;
 }
 
 Outcome goodbye(Session&, Command& command) {

@@ -13,6 +13,23 @@ namespace {
 
 constexpr std::chrono::milliseconds kLateDescriptor{1000};
 
+CUresult copy_rows(const DeviceApi& api, const wire::CopyShared& copy, std::byte* host, CUstream stream) {
+  if (copy.rows == 1) {
+    return copy.to_device ? api.cuMemcpyHtoDAsync_v2(copy.device, host, copy.width, stream)
+                          : api.cuMemcpyDtoHAsync_v2(host, copy.device, copy.width, stream);
+  }
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = copy.to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  rows.dstMemoryType = copy.to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+  rows.srcHost = rows.dstHost = host;
+  rows.srcDevice = rows.dstDevice = copy.device;
+  rows.srcPitch = copy.to_device ? copy.host_pitch : copy.device_pitch;
+  rows.dstPitch = copy.to_device ? copy.device_pitch : copy.host_pitch;
+  rows.WidthInBytes = copy.width;
+  rows.Height = copy.rows;
+  return api.cuMemcpy2DAsync_v2(&rows, stream);
+}
+
 }  // namespace
 
 Outcome share_host_memory(Session& session, Command& command) {
@@ -72,22 +89,10 @@ Outcome copy_shared(Session& session, Command& command) {
     bandwidth->charge(direction, copy->width * copy->rows);
     bandwidth->wait_for_debt(direction, session.outbox);
   }
-  wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
-  if (copy->rows == 1) {
-    return copy->to_device
-               ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)
-               : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, copy->width, stream->stream);
-  }
-  CUDA_MEMCPY2D rows{};
-  rows.srcMemoryType = copy->to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-  rows.dstMemoryType = copy->to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-  rows.srcHost = rows.dstHost = host;
-  rows.srcDevice = rows.dstDevice = copy->device;
-  rows.srcPitch = copy->to_device ? copy->host_pitch : copy->device_pitch;
-  rows.dstPitch = copy->to_device ? copy->device_pitch : copy->host_pitch;
-  rows.WidthInBytes = copy->width;
-  rows.Height = copy->rows;
-  return session.api.cuMemcpy2DAsync_v2(&rows, stream->stream);
+  const auto kind =
+      copy->to_device ? wire::TimelineKind::copy_to_device : wire::TimelineKind::copy_from_device;
+  return session.timeline.measure(*stream, {kind, copy->width * copy->rows},
+                                  [&] { return copy_rows(session.api, *copy, host, stream->stream); });
 }
 
 }  // namespace gpupool::worker::commands

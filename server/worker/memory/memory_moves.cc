@@ -31,6 +31,7 @@ bool touches_memory(uint16_t id) {
     case Command::ping:
     case Command::goodbye:
     case Command::acknowledge:
+    case Command::read_clock:
     case Command::end_migration:
     case Command::free_memory: return false;
     default: return true;

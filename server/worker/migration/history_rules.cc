@@ -286,6 +286,7 @@ constexpr Id kUnrecordedCommands[] = {
     Id::direct_from_device,
     // Waits and queries.
     Id::ping,
+    Id::read_clock,
     Id::synchronize_context,
     Id::synchronize_stream,
     Id::synchronize_event,

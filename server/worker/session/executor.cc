@@ -72,6 +72,7 @@ bool Executor::load() {
   session_.resources.load(session_.start.symbol);
   session_.guarded.load(session_.start.symbol);
   session_.compute.load(session_.start.symbol);
+  session_.timeline.start(session_.start.symbol);
   for (const CallRow& row : call_rows()) {
     void* const function = session_.start.symbol(row.name);
     void* const wrapper = session_.guarded.wrapper(row.name);

@@ -27,6 +27,7 @@ Session::Session(SessionStart& start)
       ledger(start.usage.account, start.usage.page, start.usage.slot),
       outbox(*start.connection, counters, ledger, start.resumable),
       capture(outbox),
+      timeline(api, current_command, outbox, start.wants_timeline),
       contexts(api, current_command),
       gates(
           contexts, [this] { this->start.connection->interrupt(); },
@@ -42,7 +43,7 @@ Session::Session(SessionStart& start)
           [this] { (void)this->start.control->send<server::ControlKind::turn>(); },
           [this] { this->start.connection->interrupt(); }),
       stream_work(api, waits, capture),
-      copies(api, contexts, gates, stream_work, waits, memory, replies, outbox, capture, start),
+      copies(api, contexts, gates, stream_work, waits, memory, replies, outbox, capture, timeline, start),
       replies(outbox, capture, copies.small, memory, counters),
       shared_memory(api, waits),
       peers(start),
@@ -78,6 +79,15 @@ Session::Session(SessionStart& start)
       {.is_being_read = [this](uint64_t address,
                                uint64_t size) { return departure.is_reading(address, size); },
        .leave = [this](uint64_t address, uint64_t size) { departure.before_unmap(address, size); }});
+  if (timeline.on()) {
+    gates.on_wait([this](StreamState& stream, const char* reason) {
+      return timeline.begin_span(stream, {wire::TimelineKind::stream_wait, 0}, reason);
+    });
+    compute.on_turn_end([this](uint32_t gpu, ComputeGate::Clock::time_point since) {
+      const auto begin = std::chrono::nanoseconds(since.time_since_epoch()).count();
+      timeline.note(wire::TimelineKind::turn, gpu, static_cast<uint64_t>(begin));
+    });
+  }
   if (start.can_migrate) history.turn_on(start.most_history_bytes);
   memory.set_reclaimer(reclaimer);
   memory.take_range(start.range_base, start.range_size);

@@ -42,6 +42,7 @@
 #include "server/worker/session/waits.h"
 #include "server/worker/sharing/exported_handles.h"
 #include "server/worker/sharing/peers.h"
+#include "server/worker/timeline/timeline.h"
 
 namespace gpupool::worker {
 
@@ -69,6 +70,7 @@ class Session {
   quota::Ledger ledger;
   Outbox outbox;
   OutputCapture capture;
+  Timeline timeline;
 
   // Contexts, streams and the order of commands.
   Contexts contexts;

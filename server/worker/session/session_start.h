@@ -127,6 +127,7 @@ struct SessionStart {
   uint64_t server_id = 0, session_number = 0;
   bool takes_quota_refusals = false;  // the client takes MessageKind::quota_refusal
   bool can_migrate = false;           // the client takes MessageKind::migration_wish
+  bool wants_timeline = false;        // the client takes MessageKind::timeline
   // Limit of what the session keeps for a migration, with images.
   uint64_t most_history_bytes = kMostHistoryBytes;
   bool oversubscribes = false;  // device memory may be moved to host memory and back

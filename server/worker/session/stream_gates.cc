@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "protocol/control/dump.pb.h"
+#include "server/worker/timeline/host_span.h"
 
 namespace gpupool::worker {
 
 void StreamGate::open() {
   if (is_open_.exchange(true)) return;
+  if (wait_) wait_->finish();
   gates_.any_open_.store(true);
   // The executor sets `awaited_` before its last check of any_open_, so at least one of the two sees the
   // other's store.
@@ -36,7 +38,9 @@ std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, ui
                                                          const char* reason, uint64_t number,
                                                          StreamGate::Opened opened) {
   if (numbers_.contains(number)) return nullptr;
-  return numbers_[number] = close(stream, sequence, reason, std::move(opened));
+  auto gate = close(stream, sequence, reason, std::move(opened));
+  if (begin_wait_) gate->wait_ = begin_wait_(stream, reason);
+  return numbers_[number] = std::move(gate);
 }
 
 std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {

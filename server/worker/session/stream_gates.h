@@ -24,6 +24,7 @@
 
 namespace gpupool::worker {
 
+class HostSpan;
 class StreamGates;
 
 // Device addresses.
@@ -66,6 +67,7 @@ class StreamGate {
   Opened opened_;
   const MemoryRange memory_;
   std::atomic<bool> is_open_{false};
+  std::shared_ptr<HostSpan> wait_;  // for the timeline; null: not recorded
 };
 
 class StreamGates {
@@ -75,6 +77,11 @@ class StreamGates {
       : contexts_(contexts), wake_(std::move(wake)), closing_(std::move(closing)) {}
   StreamGates(const StreamGates&) = delete;
   StreamGates& operator=(const StreamGates&) = delete;
+
+  // `begin` is called when a stream begins to wait for the client, with the reason. The result, if not null,
+  // is finished when the gate opens.
+  using BeginWait = std::function<std::shared_ptr<HostSpan>(StreamState&, const char* reason)>;
+  void on_wait(BeginWait begin) { begin_wait_ = std::move(begin); }
 
   // `sequence`: of the command. `reason`: what the stream waits for, a string literal such as "a host
   // function". `for_all_streams`: later work of every stream is ordered behind this gate, not just the
@@ -137,6 +144,7 @@ class StreamGates {
   Contexts& contexts_;
   const std::function<void()> wake_;
   const std::function<void(StreamState&)> closing_;
+  BeginWait begin_wait_;
   std::vector<std::shared_ptr<StreamGate>> closed_;  // modified under mutex_
   std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
   std::set<uint64_t> opened_early_;  // numbers passed to open_by_number() before their gates

@@ -92,6 +92,7 @@ bool leave(Session& session, ContextState& context) {
   session.arrays.drop_objects(context);
   session.table.drop_context(context);
   session.compute.drop(context);
+  session.timeline.drop(context);
   context.timed_events->clear();
   context.events->clear();
   return true;
@@ -112,6 +113,7 @@ void tear_down(Session& session) {
   session.checkpoint.end();
   session.moves.end();
   session.compute.stop();
+  session.timeline.stop();
   session.copies.connections.close();
   session.copies.remote.close();
   session.peers.stop();
@@ -146,6 +148,7 @@ void tear_down(Session& session) {
     for (const CUevent event : context->destroyed_stream_events) context->events->give(event);
     if (context->barrier) context->events->give(std::exchange(context->barrier, nullptr));
     session.compute.drop(*context);
+    session.timeline.drop(*context);
     context->timed_events->clear();
     context->events->clear();
     session.contexts.enter(nullptr);

@@ -3,6 +3,7 @@
 // ensure that the thread is alive (current_command.h, waits.h, bulk_connections.h).
 #pragma once
 #include <atomic>
+#include <chrono>
 
 namespace gpupool::worker {
 
@@ -29,18 +30,33 @@ class InDriver {
   const char* const before_;
 };
 
+// Called at the end of each wait, by the thread that has waited. Null, unless the session has a timeline
+// (server/worker/timeline/).
+using WaitListener = void (*)(const char* reason, std::chrono::steady_clock::time_point since);
+inline constinit std::atomic<WaitListener> wait_listener{nullptr};
+
 // Sets the reason for a wait, such as "its turn on the GPU", for the lifetime of this object.
 class Waiting {
  public:
-  explicit Waiting(const char* what) : before_(t_activity.waits_for.load(std::memory_order_relaxed)) {
+  explicit Waiting(const char* what)
+      : what_(what), before_(t_activity.waits_for.load(std::memory_order_relaxed)) {
     t_activity.waits_for.store(what, std::memory_order_relaxed);
+    if (wait_listener.load(std::memory_order_relaxed)) [[unlikely]]
+      since_ = std::chrono::steady_clock::now();
   }
-  ~Waiting() { t_activity.waits_for.store(before_, std::memory_order_relaxed); }
+  ~Waiting() {
+    t_activity.waits_for.store(before_, std::memory_order_relaxed);
+    if (since_ == std::chrono::steady_clock::time_point{}) [[likely]]
+      return;
+    if (const WaitListener listener = wait_listener.load(std::memory_order_relaxed)) listener(what_, since_);
+  }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
  private:
+  const char* const what_;
   const char* const before_;
+  std::chrono::steady_clock::time_point since_{};
 };
 
 // A function of the device library that reports itself with InDriver while it is called.

@@ -69,6 +69,19 @@ TEST_CASE("puts the library first in LD_PRELOAD with --preload") {
   CHECK(has(shown.output, "|" + pool.library() + ":" + STAND_IN));
 }
 
+TEST_CASE("creates the file of a timeline and names it to the program by an absolute path") {
+  const Installation pool;
+  const std::string file = pool.folder().path() / "out.json";
+  const Finished shown = pool.run({"--timeline", file, "--server", "tcp://h:5", "sh", "-c",
+                                   "printf %s \"$GPUPOOL_TIMELINE\"; tail -c 3 \"$GPUPOOL_TIMELINE\""});
+  CHECK(shown.status == 0);
+  CHECK(shown.output == file + "\n]\n");
+  CHECK(has(pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"${GPUPOOL_TIMELINE-none}\""}).output,
+            "none"));
+  CHECK(pool.run({"--timeline", "/nonexistent/out.json", "--server", "tcp://h:5", "true"}).status == 2);
+  CHECK(pool.run({"--server", "tcp://h:5", "--timeline"}).status == 2);
+}
+
 TEST_CASE("sets NCCL's variables unless the user has set them") {
   const Installation pool;
   for (const char* name : {"NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID"}) ::unsetenv(name);

@@ -38,7 +38,8 @@ hello::Hello sample_hello() {
           .bulk_link = 8,
           .can_migrate = true,
           .failure = "no memory",
-          .can_resume_rdma = true};
+          .can_resume_rdma = true,
+          .wants_timeline = true};
 }
 
 hello::HelloReply sample_reply() {
@@ -60,7 +61,8 @@ hello::HelloReply sample_reply() {
                           .peer_protocol = 0x8002,
                           .resume_timeout_ms = 60'000,
                           .resume_received = 1ull << 42,
-                          .moved_to = "tcp://gpu-2.example:9700"};
+                          .moved_to = "tcp://gpu-2.example:9700",
+                          .makes_timeline = true};
   for (int number = 0; number < 3; ++number) {
     hello::Device device{.name = "Device " + std::to_string(number),
                          .uuid = std::string(16, static_cast<char>(number)),
@@ -101,6 +103,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_can_migrate(in.can_migrate);
   out.set_failure(in.failure);
   out.set_can_resume_rdma(in.can_resume_rdma);
+  out.set_wants_timeline(in.wants_timeline);
   return out;
 }
 
@@ -143,6 +146,7 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   out.set_resume_timeout_ms(in.resume_timeout_ms);
   out.set_resume_received(in.resume_received);
   out.set_moved_to(in.moved_to);
+  out.set_makes_timeline(in.makes_timeline);
   return out;
 }
 

@@ -1,4 +1,5 @@
-// A frame of each command about migrations, for hostile_test.cc. The last one ends the session.
+// A frame of each command about migrations, and of read_clock, for hostile_test.cc. The last one ends the
+// session.
 #pragma once
 #include <limits>
 #include <utility>
@@ -6,6 +7,7 @@
 
 #include "protocol/wire/images.h"
 #include "protocol/wire/migration.h"
+#include "protocol/wire/timeline.h"
 #include "tests/server/worker/test_client.h"
 
 namespace gpupool::worker::test {
@@ -25,7 +27,8 @@ inline std::vector<std::pair<uint16_t, wire::Buffer>> migration_frames(uint64_t 
   wire::Writer(fill).put(uint64_t{0});
   auto part = bytes_of(wire::FillArray{cuda::make_handle(cuda::Kind::array, 1, 600), 0, 0, 0, 0, 0, 4, 1, 1});
   wire::Writer(part).put(uint32_t{0});
-  return {{id(Command::adopt_session), {}},
+  return {{id(Command::read_clock), bytes_of(wire::ReadClock{wire::kFlushTimeline, 0})},
+          {id(Command::adopt_session), {}},
           {id(Command::begin_migration), bytes_of(wire::BeginMigration{file})},
           {id(Command::begin_migration), bytes_of(wire::BeginMigration{adopting})},
           {id(Command::migrate_session), bytes_of(wire::MigrateSession{0, 0})},
