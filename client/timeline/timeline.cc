@@ -73,12 +73,13 @@ __attribute__((destructor)) void finish_at_exit() {
   }
 }
 
-// Returns the demangled name.
+// Returns the name of a C++ function as its source has it.
 std::string readable(const std::string& name) {
+  constexpr size_t kLongest = 1024;  // longer names take long
+  if (!name.starts_with("_Z") || name.size() > kLongest) return name;
   int status = -1;
-  // Longer names take long to demangle.
   const std::unique_ptr<char, void (*)(void*)> text(
-      name.size() < 1024 ? abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status) : nullptr, std::free);
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), std::free);
   return status == 0 && text ? text.get() : name;
 }
 

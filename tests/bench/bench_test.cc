@@ -53,7 +53,7 @@ TEST_CASE("a quick run of gpupool-bench has every figure") {
   for (const char* name :
        {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
         "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step",
-        "step_rtt_0.2_ms", "queued_launch_long", "small_h2d_client_long"}) {
+        "step_timeline", "step_rtt_0.2_ms", "queued_launch_long", "small_h2d_client_long"}) {
     INFO(name);
     const std::string line = line_of(text, name);
     REQUIRE(!line.empty());

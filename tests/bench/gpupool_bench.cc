@@ -103,14 +103,13 @@ std::string over(double round_trip_ms) {
   return text;
 }
 
-// Measures the training step directly, through the pool, and through the pool over links with each round-trip
-// time.
+// Measures the training step directly, through the pool, and over links with each round-trip time.
 void measure_steps(const Options& options, const PooldProcess& poold, const std::vector<Transport>& chosen,
                    Samples& direct, std::map<std::string, Samples>& pool) {
   const std::vector<std::string> words{program("gpupool-bench-step"), std::to_string(options.steps)};
   run_program(words, direct_environment(options), direct);
   for (const Transport& transport : chosen)
-    run_program(words, pool_environment(poold.url(), transport), pool[transport.name]);
+    run_with_and_without_timeline(words, pool_environment(poold.url(), transport), pool[transport.name]);
   if (chosen.front().name != "tcp") return;
   for (const double round_trip_ms : options.round_trips_ms) {
     SlowLink link(poold.endpoint(),
@@ -206,12 +205,13 @@ void add_copies(const Options& options, const std::string& via, const Samples& p
   }
 }
 
-// Compares a step's time at each round-trip time with the lower bound: the direct time plus a round trip per
-// wait.
+// Compares a step's time at each round-trip time with the direct time plus a round trip per wait.
 void add_steps(const Options& options, const std::string& via, const Samples& direct, const Samples& pool,
                std::vector<Figure>& figures) {
   const double alone = direct.median("step_us");
   figures.push_back({"step", via, pool.median("step_us"), "us", "direct", alone});
+  figures.push_back(
+      {"step_timeline", via, pool.median("step_timeline_us"), "us", "step", pool.median("step_us")});
   if (via != "tcp") return;
   for (const double round_trip_ms : options.round_trips_ms) {
     const double best = alone + kWaitsPerStep * round_trip_ms * 1e3;

@@ -37,6 +37,16 @@ void run_program(const std::vector<std::string>& words, const Environment& envir
   while (lines >> name >> value) samples.add(name, value);
 }
 
+void run_with_and_without_timeline(const std::vector<std::string>& words, Environment environment,
+                                   Samples& samples) {
+  run_program(words, environment, samples);
+  const testing::TemporaryFolder folder;
+  environment["GPUPOOL_TIMELINE"] = folder.path() / "timeline.json";
+  Samples recorded;
+  run_program(words, environment, recorded);
+  samples.add("step_timeline_us", recorded.median("step_us"));
+}
+
 Environment device_environment() {
   return {{"SOFTGPU_THREADS", std::to_string(std::max(1u, std::thread::hardware_concurrency() / 2))}};
 }

@@ -18,6 +18,10 @@ std::string program(const char* name);  // path of a program in bin
 void run_program(const std::vector<std::string>& words, const testing::Environment& environment,
                  Samples& samples);
 
+// Runs the training step without a timeline (its own samples) and with one: "step_timeline_us".
+void run_with_and_without_timeline(const std::vector<std::string>& words, testing::Environment environment,
+                                   Samples& samples);
+
 // Runs the rounds of a suite, saying which one, and returns its figures.
 template <class Suite>
 std::vector<Figure> measure_rounds(Suite& suite, int rounds) {
