@@ -274,7 +274,7 @@ class Ends(SlurmTest):
 
     def test_slurmctld_may_restart_while_a_job_runs(self):
         job, lease = self.start()
-        self.await_stored()
+        self.await_stored(job)
         self.cluster.slurmctld.kill()
         self.cluster.slurmctld.start()
         eventually(lambda: self.cluster.job_state(job).get("JobState") == "RUNNING", self.state)

@@ -82,9 +82,10 @@ class SlurmTest(unittest.TestCase):
     def await_printed(self, job, text):
         eventually(lambda: text in self.printed(job), lambda: f"job {job} prints '{text}': {self.printed(job)}\n{self.state()}")
 
-    def await_stored(self):
-        """Waits until slurmctld has stored the present state of jobs, which it does every few seconds."""
+    def await_stored(self, job):
+        """Waits until slurmctld has stored the present state of jobs, which it does within some seconds of a change."""
         path, now = self.cluster.folder / "state/job_state", time.time()
+        self.cluster.run("scontrol", "update", f"JobId={job}", "Comment=changed")
         eventually(lambda: path.exists() and path.stat().st_mtime > now, "slurmctld stores its state")
 
     def tell(self, name):
