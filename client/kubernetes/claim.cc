@@ -10,7 +10,7 @@
 namespace gpupool::kubernetes {
 namespace {
 
-constexpr uint64_t kMostGpus = 1024;
+constexpr uint64_t kMostGpus = 32;  // devices in one allocation (AllocationResultsMaxSize of Kubernetes)
 
 Error invalid(const std::string& message) {
   return {ErrorCode::invalid, message};

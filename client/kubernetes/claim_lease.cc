@@ -73,11 +73,13 @@ bool ClaimLease::acquire() {
   if (stopping_) return false;
   const std::string why = ended ? "the lease has ended" : ended.error().message;
   const bool refused = !ever_granted_ && !ended && ended.error().code != ErrorCode::unavailable;
-  state_.lost = ever_granted_;
+  // A scheduler that cannot be reached has not ended the lease: programs go on, and the lease file stays.
+  const bool lost = ever_granted_ && (ended || ended.error().code != ErrorCode::unavailable);
+  state_.lost = lost;
   state_.phase = refused ? Phase::refused : Phase::waiting;
   state_.text = why;
   changed_.notify_all();
-  if (ever_granted_) (void)client::write_lease_file(file_, {}, kForEveryUser);
+  if (lost) (void)client::write_lease_file(file_, {}, kForEveryUser);
   return !refused;
 }
 
