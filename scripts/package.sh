@@ -90,7 +90,8 @@ add_help_pages
 add_documents
 normalise
 
-rm -f "$output"/gpupool-*.{deb,rpm} "$output/Packages"
+[[ $only == rpm ]] || rm -f "$output"/gpupool-*_"${full_version}"_*.deb "$output/Packages"
+[[ $only == deb ]] || rm -f "$output"/gpupool-*-"$full_version".*.rpm
 if [[ $only != rpm ]]; then
   say "making .deb packages in $output"
   for package in "${packages[@]}"; do make_deb "$package"; done
