@@ -34,7 +34,8 @@ bool Session::ask_for_clock(uint32_t flags, std::chrono::milliseconds longest) {
       wire::Command::read_clock, wire::ReadClock{.flags = flags},
       [this] { return makes_timeline_ && !failed(); },
       [&](uint64_t sequence) { timeline::clock_asked(index(), number = sequence); });
-  if (!appended || !queue_.flush()) return false;
+  if (!appended) return false;
+  queue_.wake_flusher();  // sending blocks while the connection is broken; this thread must not
   for (const auto end = Clock::now() + longest; !failed() && Clock::now() < end;) {
     receiver_.read_some();
     if (timeline::clock_answered(index()) >= number) return true;

@@ -101,25 +101,32 @@ void Recorder::finish(const TraceEvent& last) {
 
 void Recorder::write(const std::vector<TraceEvent>& events) {
   std::string text;
-  size_t counted = 0;
+  size_t counted = 0, appended = 0;
   for (const TraceEvent& event : events) {
     if (!text.empty()) text += ",\n";
     append_json(event, text);
     ++counted;
     if (text.size() < TraceFile::kMostAtOnce / 2) continue;
-    append(std::exchange(text, {}), std::exchange(counted, 0));
+    appended += counted;
+    // Once only: each attempt may wait for another process's lock.
+    if (!append(std::exchange(text, {}), std::exchange(counted, 0)))
+      return count_dropped(events.size() - appended);
   }
   append(text, counted);
 }
 
-void Recorder::append(const std::string& text, size_t events) {
-  if (text.empty()) return;
-  if (broken_) return count_dropped(events);
-  const auto appended = file_.append(text);
-  if (appended) return;
+bool Recorder::append(const std::string& text, size_t events) {
+  if (text.empty()) return true;
+  if (!broken_) {
+    const auto appended = file_.append(text);
+    if (appended) return true;
+    broken_ = appended.error().code == ErrorCode::limit;
+    if (broken_ || !std::exchange(warned_, true))
+      warn_("timeline: " + appended.error().message +
+            (broken_ ? "; later events are not recorded" : "; events are missing"));
+  }
   count_dropped(events);
-  broken_ = appended.error().code == ErrorCode::limit;
-  if (broken_) warn_("timeline: " + appended.error().message + "; later events are not recorded");
+  return false;
 }
 
 }  // namespace gpupool::client::timeline

@@ -50,7 +50,8 @@ class Recorder {
  private:
   void run();
   void write(const std::vector<TraceEvent>& events);
-  void append(const std::string& text, size_t events);
+  // Returns false if the events were dropped.
+  bool append(const std::string& text, size_t events);
 
   const Warn warn_;
   std::mutex mutex_;  // guards the members below
@@ -67,6 +68,7 @@ class Recorder {
   std::mutex writing_;  // guards file_ and broken_; locked before mutex_
   TraceFile file_;
   bool broken_ = false;  // the file cannot be written any more
+  bool warned_ = false;
 };
 
 }  // namespace gpupool::client::timeline

@@ -14,6 +14,8 @@ using wire::TimelineKind;
 constexpr uint64_t kSessionTrack = 1, kFirstWaits = 10, kFirstTurns = 100, kFirstStream = 1000;
 constexpr uint64_t kMostNumbered = 64;         // waiting threads, and GPUs
 constexpr int64_t kCountersEvery = 1'000'000;  // nanoseconds
+// Nanoseconds, 73 years: later times are refused, so that no sum or difference of two overflows.
+constexpr uint64_t kLatest = uint64_t{1} << 61;
 
 const char* name_of(TimelineKind kind) {
   switch (kind) {
@@ -89,12 +91,13 @@ bool ServerTrack::take(std::span<const std::byte> body) {
   wire::Reader reader(body);
   const auto batch = reader.get<wire::TimelineBatch>();
   if (!reader.ok() || body.size() > wire::kMostTimelineBytes) return false;
+  if (batch.received > kLatest || batch.sent > kLatest) return false;
   const std::lock_guard lock(mutex_);
   read_clock(batch, received);
   for (uint32_t i = 0; i < batch.records; ++i) {
     const auto record = reader.get<wire::TimelineRecord>();
     const auto text = reader.get_bytes(record.text_bytes);
-    if (!reader.ok()) return false;
+    if (!reader.ok() || record.begin > kLatest || record.duration > kLatest) return false;
     take_record(record, {reinterpret_cast<const char*>(text.data()), text.size()});
   }
   return reader.finished();

@@ -92,13 +92,13 @@ Result<uint64_t> end_of_events(int file, uint64_t size) {
 }  // namespace
 
 Result<void> TraceFile::create(const std::string& path, std::string_view event) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (file.number() < 0) return failure("cannot create");
   return write_at(file.number(), std::string(kBegin) + std::string(event) + std::string(kEnd), 0);
 }
 
 Result<TraceFile> TraceFile::open(const std::string& path, uint64_t limit) {
-  TraceFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), std::max(limit, 2 * kLastBytes));
+  TraceFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), std::max(limit, 2 * kLastBytes));
   if (file.file_.number() < 0) return failure("cannot open");
   const auto begin = read_at(file.file_.number(), 0, kBegin.size());
   if (!begin) return begin.error();

@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLookEvery = 5ms;  // while work is pending or records are to be sent
 constexpr unsigned kMostBatchesAtOnce = 16;
+constexpr size_t kMostQueues = 1024;        // of streams without work
 constexpr uint64_t kShortestWait = 50'000;  // nanoseconds; shorter waits are not recorded
 
 // The session of this process whose waits are recorded; guarded by g_mutex. Workers have one session.
@@ -235,7 +236,8 @@ void Timeline::collect() {
   // Streams come and go.
   const uint64_t long_ago = timeline_now() - 10'000'000'000;
   std::erase_if(queues_, [&](const auto& entry) {
-    return entry.second.entries.empty() && entry.second.last_end < long_ago;
+    const bool is_old = entry.second.last_end < long_ago || queues_.size() > kMostQueues;
+    return is_old && entry.second.entries.empty();
   });
 }
 
