@@ -86,7 +86,8 @@ Result<void> Claims::begin(const ClaimName& name) {
   }
   const std::lock_guard lock(mutex_);
   if (held_.contains(name.uid)) return {};  // another call was faster
-  // Stored before the request: a lease that nobody knows of would be lost until the scheduler's `hold`.
+  // Stored before the request: a restarted plugin could not find the lease otherwise, and it would stay taken
+  // until the scheduler's `hold` ends it.
   if (const auto stored = store_.put(*claim); !stored) return stored;
   auto lease = open_lease(*claim);
   if (!lease) {

@@ -24,7 +24,8 @@ std::string socket_name(std::string resource) {
   return resource + ".sock";
 }
 
-// Identifies the socket: a kubelet that was started again has made another one. Empty: there is none.
+// Returns a text that changes when the kubelet restarts and makes its socket anew; empty if there is no
+// socket.
 std::string identity_of(const std::string& path) {
   struct stat about {};
   if (::stat(path.c_str(), &about) != 0) return "";

@@ -9,7 +9,7 @@ namespace gpupool::slurm {
 struct Settings {
   std::string server;      // pool://HOST:PORT[,...]; empty: the user's GPUPOOL
   std::string token_file;  // for users without GPUPOOL_TOKEN_FILE; "~/" is the user's home; may be empty
-  // Of all jobs' folders on a node. Not in /run/gpupool, which belongs to poold and is shared with
+  // Holds the folders of a node's jobs. Not in /run/gpupool, which belongs to poold and is shared with
   // containers.
   std::string folder = "/run/gpupool-slurm";
   std::string programs;  // folder of pool-lease

@@ -285,7 +285,7 @@ void prepare_task(spank_t spank, const Settings& settings) {
       run_program({settings.programs + "/pool-lease", "--await", folder}, variables, task != 0);
   if (!waited) end_task(waited.error().message);
   if (waited->status != 0) end_task("");
-  // Who knows it, and has a token of the tenant, can use the lease; programs print their environment.
+  // With the seed and a token of the tenant, anyone can use the lease; programs print their environment.
   spank_unsetenv(spank, (std::string(kProgramPrefix) + kSeed).c_str());
   if (!set_variables(spank, waited->output)) end_task("cannot set the environment of the task");
 }

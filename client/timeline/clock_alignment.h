@@ -21,7 +21,7 @@ class ClockAlignment {
   int64_t error(int64_t now) const;
 
  private:
-  // Of two quartz clocks, one of which NTP may be adjusting.
+  // Largest relative drift between two quartz clocks, one of which NTP may be adjusting.
   static constexpr double kMostDrift = 200e-6;
   // The offset follows the first readings; later it changes only if it has become impossible, so that spans
   // that were converted at different times do not overlap.
