@@ -111,9 +111,14 @@ Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, b
     const auto paid = Clock::now() + std::chrono::ceil<Clock::duration>(sooner);
     const bool in_time = !deadline || paid < *deadline;
     const auto ready = inner_->wait(receive, send, in_time ? transport::Deadline(paid) : deadline);
-    // Before that time: interrupted.
-    if (!ready || *ready != Ready::none || !in_time || Clock::now() < paid) return ready;
+    if (!ready || *ready != Ready::none || !in_time || interrupted_.exchange(false)) return ready;
   }
+}
+
+// The inner wait() ends in the same way when the debt is paid off.
+void MeteredConnection::interrupt() {
+  interrupted_ = true;
+  inner_->interrupt();
 }
 
 }  // namespace gpupool::worker

@@ -6,6 +6,7 @@
 // The debt is stored in the tenant's shared account as the time at which it will be paid off. Any thread, any
 // process.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <memory>
 
@@ -53,7 +54,7 @@ class MeteredConnection final : public transport::Connection {
   Result<Ready> wait(bool for_receive, bool for_send, transport::Deadline deadline) override;
   Patience patience() const override { return inner_->patience(); }
   void check_peer_alive() override { inner_->check_peer_alive(); }
-  void interrupt() override { inner_->interrupt(); }
+  void interrupt() override;
   void close() override { inner_->close(); }
   void abandon() override { inner_->abandon(); }
   std::string peer() const override { return inner_->peer(); }
@@ -78,6 +79,8 @@ class MeteredConnection final : public transport::Connection {
  private:
   const std::unique_ptr<transport::Connection> inner_;
   const std::shared_ptr<Bandwidth> bandwidth_;
+  // Set until a wait() during a debt has ended because of it: at most one more wait() than asked for ends.
+  std::atomic<bool> interrupted_ = false;
 };
 
 }  // namespace gpupool::worker
