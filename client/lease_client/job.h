@@ -41,10 +41,11 @@ class JobFolder {
   std::string servers() const { return path_ + "/" + kJobServers; }
   // Blocks until the folder was renamed or removed, or `signals` can be read.
   void await_end(int signals) const;
+  // False once the folder was renamed or removed.
+  bool exists() const;
 
  private:
   JobFolder(std::string path, int folder);
-  bool exists() const;
 
   std::string path_;
   int folder_;   // O_PATH

@@ -114,14 +114,17 @@ void await_end(int process, int signals) {
 }
 
 // Holds the lease, written to `file`, until `await_end` returns, which SIGTERM causes. Returns sooner if the
-// lease was refused, or, of a batch system's job, has ended.
-int hold(pool::PoolAddress address, LeaseFile& file, bool of_job, const std::function<void()>& await_end) {
+// lease was refused, or, of a batch system's job, has ended. `job`: null for a process.
+int hold(pool::PoolAddress address, LeaseFile& file, const lease_client::JobFolder* job,
+         const std::function<void()>& await_end) {
   const client::Settings settings = client::settings_from_environment();
   bool granted_once = false;
   const auto granted = [&](const pool::Granted& grant) -> Result<void> {
     const auto servers = lease_client::servers_of(grant);
     if (!servers) return servers.error();
-    if (auto written = file.write(*servers); !written) return written;
+    const auto written = file.write(*servers);
+    if (!written && job && !job->exists()) return {};  // the watcher is about to stop the client
+    if (!written) return written;
     granted_once = true;
     answer("granted " + file.path());
     return {};
@@ -130,7 +133,7 @@ int hold(pool::PoolAddress address, LeaseFile& file, bool of_job, const std::fun
                                                       .token = settings.token,
                                                       .tls = settings.tls,
                                                       .renewed_token = client::token_from_environment};
-  if (of_job) client_settings.patience = kJobPatience;
+  if (job) client_settings.patience = kJobPatience;
   lease_client::LeaseClient client(std::move(client_settings), granted,
                                    [](const std::string& line) { client::log_error("%s", line.c_str()); });
   std::thread watcher([&] {
@@ -143,11 +146,11 @@ int hold(pool::PoolAddress address, LeaseFile& file, bool of_job, const std::fun
   if (!ended && granted_once) {
     client::log_error("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
-    if (of_job) file.keep();
+    if (job) file.keep();
   }
   if (!granted_once)
     answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));
-  if (!granted_once || (!ended && of_job)) ::kill(::getpid(), SIGTERM);  // ends the watcher
+  if (!granted_once || (!ended && job)) ::kill(::getpid(), SIGTERM);  // ends the watcher
   watcher.join();
   return ended ? 0 : 1;
 }
@@ -203,7 +206,7 @@ int hold_for_job(pool::PoolAddress address, const std::string& path, const char*
   if (!folder) return answer("refused " + printable(folder.error().message)), 1;
   const int signals = take_signals();
   LeaseFile file(folder->servers());
-  return hold(std::move(address), file, true, [&] { folder->await_end(signals); });
+  return hold(std::move(address), file, &*folder, [&] { folder->await_end(signals); });
 }
 
 // Holds the lease while the process that started this one lives. `words`: PROGRAM and PID, or less.
@@ -223,7 +226,7 @@ int hold_for_process(pool::PoolAddress address, char** words) {
     return child < 0 ? (answer("refused cannot fork: process limit reached"), 1) : 0;
   LeaseFile file;
   if (const auto made = file.make(); !made) return answer("refused " + made.error().message), 1;
-  return hold(std::move(address), file, false, [&] { await_end(process, signals); });
+  return hold(std::move(address), file, nullptr, [&] { await_end(process, signals); });
 }
 
 // `words` begins with --check or --hold.

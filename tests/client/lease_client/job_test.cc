@@ -49,7 +49,7 @@ Finished check(const std::string& address) {
 class Job {
  public:
   explicit Job(const std::string& address, const Environment& environment = {}) {
-    fs::create_directory(folder());
+    fs::create_directories(folder());
     fs::permissions(folder(), fs::perms::owner_all);
     const std::string start = "exec >'" + folder() + "/answer' 2>'" + folder() +
                               "/log'; flock -n 1 && exec '" + program_path("pool-lease") + "' --hold '" +
@@ -58,13 +58,15 @@ class Job {
     all.emplace("GPUPOOL_LEASE_ID", "seed:7:0");
     holder_ = std::make_unique<Process>(std::vector<std::string>{"sh", "-c", start}, all);
   }
-  std::string folder() const { return parent_.path() / "7.0-node"; }
+  std::string folder() const { return parent_.path() / "jobs" / "7.0-node"; }
   std::string file(const std::string& name) const { return content_of(folder() + "/" + name); }
   Process& holder() { return *holder_; }
   bool await_granted() const {
     return eventually([&] { return file("answer").starts_with("granted "); });
   }
   void end() const { fs::rename(folder(), parent_.path() / ".ended"); }
+  // Ends the job in such a way that the kernel does not tell the holder, which looks every second.
+  void end_unseen() const { fs::rename(parent_.path() / "jobs", parent_.path() / "ended"); }
   std::unique_ptr<Process> awaits(const Environment& environment = {}) const {
     return std::make_unique<Process>(
         std::vector<std::string>{program_path("pool-lease"), "--await", folder()}, environment);
@@ -261,4 +263,26 @@ TEST_CASE("a follower reconnects as a follower") {
   CHECK(calls[1].request().id() == calls[0].request().id());
   job.end();
   CHECK(job.holder().wait() == 0);
+}
+
+TEST_CASE("a job that ends just before its lease is granted again gives the lease back") {
+  std::atomic<Job*> job = nullptr;
+  std::atomic<int> streams = 0;
+  std::atomic<bool> released = false;
+  const FakeScheduler scheduler([&](const pool::AcquireCall&, JobStream& stream, grpc::ServerContext&) {
+    if (++streams == 2) {
+      job.wait(nullptr);
+      job.load()->end_unseen();
+    }
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "lease:one"}}));
+    if (streams == 1) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarts");
+    pool::AcquireCall call;
+    while (!released && stream.Read(&call)) released = call.has_release();
+    return grpc::Status::OK;
+  });
+  Job started(address_of(scheduler));
+  job = &started;
+  job.notify_one();
+  CHECK(started.holder().wait() == 0);
+  CHECK(released);
 }
