@@ -169,6 +169,8 @@ need_for_tests() {
   need runc runc
   need /usr/lib/podman/netavark netavark
   need '/usr/*bin/iptables' iptables
+  need chromium chromium  # this and the next: tests/scheduler/web
+  need '/usr/share/fonts/truetype/*' fonts-dejavu-core
   need etcd etcd-server  # tests of several schedulers
   need etcdctl etcd-client  # tests of several schedulers
   need /usr/include/slurm/spank.h libslurm-dev  # this and the next: the plugin for Slurm, and tests/slurm/

@@ -17,19 +17,22 @@ constexpr size_t kMostDiscarded = 64 * 1024;
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
 constexpr int kPauseTimes = 20;  // pause after an answer, in multiples of the time that making it took
 constexpr std::chrono::milliseconds kLongestPause{1'000};
-// For pages that are a single document with script and style: they load nothing else, and no other page may
-// frame them.
+// Pages load scripts, styles and images from this server only, have no inline scripts or styles, cannot turn
+// text into markup (trusted types), send no forms, and no other page may frame them.
 constexpr const char* kFixedFields =
-    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: "
-    "DENY\r\nCross-Origin-Resource-Policy: same-origin"
-    "\r\nContent-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'\r\nConnection: close\r\n";
+    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY"
+    "\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Opener-Policy: same-origin"
+    "\r\nCross-Origin-Resource-Policy: same-origin"
+    "\r\nContent-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'\r\nConnection: close\r\n";
 
 const char* reason_of(int status) {
   switch (status) {
     case 200: return "OK";
     case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
@@ -46,6 +49,7 @@ std::string encode(const HttpResponse& response, bool without_body) {
   std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) +
                      "\r\nContent-Type: " + response.type +
                      "\r\nContent-Length: " + std::to_string(response.body.size()) + kFixedFields;
+  if (response.status == 401) text += "WWW-Authenticate: Bearer\r\n";
   if (response.status == 405) text += "Allow: GET, HEAD\r\n";
   text += "\r\n";
   if (!without_body) text += response.body;
@@ -98,7 +102,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                               const auto request = read_request(self->head_);
                               if (!request) return self->read();
                               self->without_body_ = request->head;
-                              if (auto refusal = self->server_->refuse(*request))
+                              if (auto refusal = self->server_->refuse(*request, self->socket_))
                                 return self->write(*refusal);
                               self->path_ = request->path;
                               self->asked_ = Clock::now();
@@ -164,7 +168,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 };
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context, const std::string& address,
-                                                       Answer answer, std::chrono::milliseconds patience) {
+                                                       Answer answer, std::chrono::milliseconds patience,
+                                                       HttpAccess access) {
   const auto failure = [&](const std::string& why) {
     return Error{ErrorCode::unavailable, "cannot listen on '" + address + "' for metrics: " + why};
   };
@@ -190,24 +195,30 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context
   if (!status) acceptor.bind(endpoint, status);
   if (!status) acceptor.listen(asio::socket_base::max_listen_connections, status);
   if (status) return failure(status.message());
-  return std::make_unique<HttpServer>(context, std::move(acceptor), std::move(answer), patience);
+  return std::make_unique<HttpServer>(context, std::move(acceptor), std::move(answer), patience,
+                                      std::move(access));
 }
 
 HttpServer::HttpServer(asio::io_context& context, tcp::acceptor acceptor, Answer answer,
-                       std::chrono::milliseconds patience)
+                       std::chrono::milliseconds patience, HttpAccess access)
     : acceptor_(std::move(acceptor)),
       answer_(std::move(answer)),
       patience_(patience),
-      local_only_(acceptor_.local_endpoint().address().is_loopback()),
+      access_(std::move(access)),
+      checks_host_(!access_.hosts.empty() || acceptor_.local_endpoint().address().is_loopback()),
       pause_(context) {
   accept();
 }
 
-std::optional<HttpResponse> HttpServer::refuse(const HttpRequest& request) const {
+std::optional<HttpResponse> HttpServer::refuse(const HttpRequest& request, const tcp::socket& client) const {
   if (request.refusal != 0)
     return HttpResponse{request.refusal, std::string(reason_of(request.refusal)) + "\n"};
-  if (!local_only_ || request.host.empty() || is_local_host(request.host)) return std::nullopt;
-  return HttpResponse{421, "Host must be localhost or a numeric address\n"};
+  if (checks_host_ && !request.host.empty() && !is_allowed_host(request.host, access_.hosts))
+    return HttpResponse{421, "Host must be localhost, a numeric address or a configured name\n"};
+  if (!access_.refuse) return std::nullopt;
+  asio::error_code gone;
+  const tcp::endpoint peer = client.remote_endpoint(gone);
+  return access_.refuse(request, gone ? "" : text_of(peer));
 }
 
 std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::time_point asked,

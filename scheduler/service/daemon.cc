@@ -21,8 +21,8 @@
 #include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
 #include "scheduler/service/streams.h"
+#include "scheduler/service/web_page.h"
 #include "scheduler/store/open/open_store.h"
-#include "scheduler/web/page.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -94,9 +94,9 @@ class Daemon {
         where_(std::move(where)),
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
-        history_timer_(context_),
         engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file,
                 options.return_time),
+        web_page_(engine_, options.web_hosts),
         leases_(engine_),
         nodes_(engine_),
         admin_(engine_) {}
@@ -104,19 +104,7 @@ class Daemon {
   int run() {
     if (const auto opened = engine_.open_audit(); !opened) return fail(opened.error().message);
     if (const auto served = serve(); !served) return fail(served.error().message);
-    if (!options_.metrics.empty()) {
-      auto http = HttpServer::listen(context_, options_.metrics,
-                                     [this](const std::string& path) { return answer(path); });
-      if (!http) return fail(http.error().message);
-      http_ = std::move(*http);
-      note_history();
-      log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
-      if (!http_->endpoint().address().is_loopback()) {
-        log::warning("metrics_open", {{"reason",
-                                       "anyone who can connect to this address can read the names and usage "
-                                       "of tenants, programs and hosts"}});
-      }
-    }
+    if (const auto served = serve_http(); !served) return fail(served.error().message);
     await_end_signal();
     await_reload_signal();
     engine_.start(options_.address.empty() ? address_ : options_.address);
@@ -171,6 +159,31 @@ class Daemon {
     return {};
   }
 
+  Result<void> serve_http() {
+    if (options_.metrics.empty()) return {};
+    HttpAccess access{options_.web_hosts, [this](const HttpRequest& request, const std::string& peer) {
+                        return web_page_.refuse(request, peer);
+                      }};
+    auto http = HttpServer::listen(
+        context_, options_.metrics, [this](const std::string& path) { return answer(path); },
+        HttpServer::kPatience, std::move(access));
+    if (!http) return http.error();
+    http_ = std::move(*http);
+    web_page_.start();
+    log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
+    if (!http_->endpoint().address().is_loopback()) {
+      const bool has_tokens = options_.callers.has_tokens();
+      log::warning(
+          "metrics_open",
+          {{"reason", has_tokens ? "anyone who can connect to this address can read the metrics, with "
+                                   "the names and usage of tenants and nodes; the web page's data need "
+                                   "an operator's token, which is sent unencrypted"
+                                 : "anyone who can connect to this address can read the names and usage "
+                                   "of tenants, programs and hosts"}});
+    }
+    return {};
+  }
+
   HttpResponse answer(const std::string& path) {
     if (path == "/metrics") {
       return {200, engine_.leads() ? metrics_text(take_snapshot(engine_)) : metrics_text_of_follower(),
@@ -179,27 +192,10 @@ class Daemon {
     if (path == "/healthz") return {200, "ok\n"};
     if (path == "/readyz")
       return engine_.leads() ? HttpResponse{200, "leader\n"} : HttpResponse{503, "not the leader\n"};
-    if (path == "/") return {200, pool::page_html(), "text/html; charset=utf-8"};
-    if (path == "/pool.json") {
-      if (!engine_.leads()) return {503, "this scheduler is not the leader\n"};
-      return {200, pool::page_json(noted_snapshot(), history_), "application/json"};
-    }
-    return {404, "not found; available: /, /pool.json, /metrics, /healthz, /readyz\n"};
-  }
-
-  pool::PoolSnapshot noted_snapshot() {
-    pool::PoolSnapshot now = take_snapshot(engine_);
-    history_.note({now.taken_ms(), now.pool().compute_milli_leased(), now.pool().compute_milli(),
-                   now.pool().waiting()});
-    return now;
-  }
-
-  void note_history() {
-    if (engine_.leads()) noted_snapshot();
-    history_timer_.expires_after(std::chrono::milliseconds(pool::History::kIntervalMs));
-    history_timer_.async_wait([this](const asio::error_code& status) {
-      if (!status) note_history();
-    });
+    if (auto page = web_page_.answer(path)) return std::move(*page);
+    return {
+        404,
+        "not found; available: /, /pool.json, /history.json, /events.json, /metrics, /healthz, /readyz\n"};
   }
 
   void await_end_signal() {
@@ -207,7 +203,7 @@ class Daemon {
       if (status) return;
       log::info("stopping", {{"signal", signal}});
       http_.reset();
-      history_timer_.cancel();
+      web_page_.stop();
       engine_.stop([this] {
         // Calls end on the engine's thread, which must run until the last one has ended, so shut down on
         // another thread.
@@ -251,9 +247,8 @@ class Daemon {
   asio::io_context context_{1};
   asio::signal_set end_signals_;
   asio::signal_set reload_signal_;
-  asio::steady_timer history_timer_;
-  pool::History history_;
   Engine engine_;
+  WebPage web_page_;
   LeasesService leases_;
   NodesService nodes_;
   AdminService admin_;

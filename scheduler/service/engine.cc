@@ -266,6 +266,7 @@ void Engine::publish(Effects effects) {
     for (const auto& [key, value] : note.fields) fields.emplace_back(key, value);
     log::write(note.level == Note::Level::info ? log::Level::info : log::Level::warning, note.event, fields);
     audit_.append(note.event, fields);
+    if (observer_) observer_(note, now() + offset);
   }
   for (const ClientMessage& one : effects.clients) publish(one, offset);
   for (NodeMessage& one : effects.nodes) publish(std::move(one), offset);

@@ -75,6 +75,11 @@ class Engine {
   // is called after that, or with false if they could not be stored.
   void flush(std::function<void(bool)> on_stored = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
+  // `observer` is called with each later note of the core once it has been stored, and with the time in
+  // milliseconds since 1970. There is one observer, which must outlive the engine's calls.
+  void observe(std::function<void(const Note& note, int64_t at_ms)> observer) {
+    observer_ = std::move(observer);
+  }
   AuditFile::Counts audit_counts() const { return audit_.counts(); }
   AuthFailureLog& auth_failures() { return auth_failures_; }
 
@@ -122,6 +127,7 @@ class Engine {
   bool logged_failure_ = false;  // the present outage of the store has been logged
   Time may_grant_ = 0;           // nothing is granted before this time
   std::function<void()> stopped_;
+  std::function<void(const Note&, int64_t)> observer_;
   std::vector<std::function<void(bool)>> callbacks_, running_callbacks_;
   Stream streams_ = 0;
   std::deque<std::pair<Time, Stream>>

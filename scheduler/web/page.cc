@@ -2,20 +2,26 @@
 
 #include "scheduler/json/pool_json.h"
 
-extern const char gpupool_page_begin[], gpupool_page_end[];  // page.S
-
 namespace gpupool::pool {
+namespace {
 
-std::string page_html() {
-  return {gpupool_page_begin, gpupool_page_end};
+template <class Number>
+Json known(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json(nullptr);
 }
 
-std::string page_json(const PoolSnapshot& snapshot, const History& history) {
+}  // namespace
+
+std::string page_json(const PoolSnapshot& snapshot, const GpuUtilization& utilization) {
   Json json = json_of(snapshot);
-  Json points = Json::array();
-  for (const History::Point& point : history.points())
-    points.push_back({point.at_ms, point.compute_milli_leased, point.compute_milli, point.waiting});
-  json["history"] = std::move(points);
+  json["pool"]["compute_milli_used"] = known(utilization.total_milli());
+  Json& nodes = json["nodes"];
+  for (int i = 0; i < snapshot.nodes_size(); ++i) {
+    const NodeState& node = snapshot.nodes(i);
+    Json& gpus = nodes[static_cast<size_t>(i)]["gpus"];
+    for (int j = 0; j < node.gpus_size(); ++j)
+      gpus[static_cast<size_t>(j)]["compute_milli_used"] = known(utilization.milli(node.gpus(j)));
+  }
   return json_text(json);
 }
 

@@ -1,16 +1,13 @@
-// The scheduler's web page: one self-contained HTML file, and the JSON that it polls every two seconds.
-// Served by service/daemon.cc.
+// The state that the web page polls. Served by service/web_page.cc. Pure functions.
 #pragma once
 #include <string>
 
 #include "protocol/control/pool_admin.pb.h"
-#include "scheduler/web/history.h"
+#include "scheduler/web/gpu_utilization.h"
 
 namespace gpupool::pool {
 
-std::string page_html();
-// Returns json_of(snapshot) with "history": [[at_ms, compute_milli_leased, compute_milli, waiting], ...]
-// added.
-std::string page_json(const PoolSnapshot& snapshot, const History& history);
+// Returns json_of(snapshot) with "compute_milli_used" (null: unknown) added to the pool and to each GPU.
+std::string page_json(const PoolSnapshot& snapshot, const GpuUtilization& utilization);
 
 }  // namespace gpupool::pool

@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (request->path.empty() || request->path[0] != '/' ||
         gpupool::printable(request->path) != request->path)
       std::abort();
-    (void)is_local_host(request->host);
+    if (is_local_host(request->host) && !is_allowed_host(request->host, {})) std::abort();
+    if (bearer_token(request->authorization).size() > request->authorization.size()) std::abort();
     // Bytes behind a complete request must not change it.
     const auto longer = read_request(std::string(text) + "x");
     if (!longer || longer->path != request->path || longer->host != request->host) std::abort();

@@ -22,7 +22,8 @@ def install(build, folder):
 class GpuPool:
     """Starts the daemons for the duration of `with`. The token of the tenant "removed" is no longer valid."""
 
-    def __init__(self, build, folder, tenants=("research",)):
+    def __init__(self, build, folder, tenants=("research",), scheduler_options=()):
+        self.scheduler_options = scheduler_options
         self.build, self.folder = pathlib.Path(build), pathlib.Path(folder)
         self.programs = self.build / "bin"
         self.environment = {**os.environ, "SOFTGPU_DEVICES": str(GPUS), "SOFTGPU_MEMORY": "1GiB",
@@ -39,7 +40,7 @@ class GpuPool:
             self.address = f"127.0.0.1:{free_ports(1)[0]}"
             self.scheduler = self.daemon("scheduler", [self.programs / "pool-scheduler", "--config", configuration, "--listen", self.address,
                                                        "--store", f"sqlite:{self.folder}/pool.db", "--key", self.folder / "key.pem",
-                                                       "--audit-file", self.folder / "audit.json"])
+                                                       "--audit-file", self.folder / "audit.json", *self.scheduler_options])
             eventually((self.folder / "key.pem").exists, "the scheduler has made its key")
             with open(self.folder / "pool.pub", "w") as out:
                 subprocess.run([self.programs / "pool-scheduler", "--key", self.folder / "key.pem", "--print-public-key"], stdout=out, check=True)

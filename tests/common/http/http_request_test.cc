@@ -34,6 +34,35 @@ TEST_CASE("the host is read without the spaces around it") {
   CHECK(read_request("GET / HTTP/1.0\r\n\r\n")->host.empty());
 }
 
+TEST_CASE("a bearer token is read from Authorization") {
+  const auto token = [](const std::string& value) {
+    return bearer_token(
+        read_request("GET / HTTP/1.1\r\nHost: x\r\nauthorization: " + value + "\r\n\r\n")->authorization);
+  };
+  CHECK(token("Bearer abc.-_~+/=") == "abc.-_~+/=");
+  CHECK(token("bearer  abc \t") == "abc");
+  CHECK(token("Bearer").empty());
+  CHECK(token("Basic abc").empty());
+  CHECK(token("Bearerabc").empty());
+  CHECK(bearer_token("").empty());
+  CHECK(refusal("GET / HTTP/1.1\r\nHost: x\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n") == 400);
+}
+
+TEST_CASE("configured names are allowed hosts, with or without a port") {
+  const std::vector<std::string> names{"Pool.example"};
+  for (const char* const allowed :
+       {"pool.example", "POOL.example:443", "localhost", "127.0.0.1:9801", "[::1]"}) {
+    INFO(allowed);
+    CHECK(is_allowed_host(allowed, names));
+  }
+  for (const char* const other : {"", "evil.example", "pool.example.evil.example", "xpool.example",
+                                  "pool.example:x", "pool.example:80:80"}) {
+    INFO(other);
+    CHECK_FALSE(is_allowed_host(other, names));
+  }
+  CHECK_FALSE(is_allowed_host("pool.example", {}));
+}
+
 TEST_CASE("local hosts are localhost and numeric addresses, with or without a port") {
   for (const char* local : {"localhost", "LocalHost:9701", "127.0.0.1", "127.0.0.1:9701", "10.0.0.1", "[::1]",
                             "[::1]:9701", "[fe80::1]:1"}) {

@@ -23,9 +23,10 @@ namespace {
 
 class Endpoint {
  public:
-  explicit Endpoint(milliseconds patience = milliseconds(20'000)) {
+  explicit Endpoint(milliseconds patience = milliseconds(20'000), HttpAccess access = {},
+                    const std::string& address = "127.0.0.1:0") {
     auto made = HttpServer::listen(
-        context_, "127.0.0.1:0",
+        context_, address,
         [this](const std::string& path) {
           if (path == "/slow") {
             std::this_thread::sleep_for(milliseconds(50));
@@ -34,10 +35,10 @@ class Endpoint {
           if (path == "/large") return HttpResponse{200, std::string(8u << 20, 'x')};
           return path == "/here" ? HttpResponse{200, "found\n"} : HttpResponse{404, "no\n"};
         },
-        patience);
+        patience, std::move(access));
     REQUIRE(made);
     server_ = std::move(*made);
-    where_ = server_->endpoint();
+    where_ = {asio::ip::address_v4::loopback(), server_->endpoint().port()};
     thread_ = std::thread([this] { context_.run(); });
   }
   ~Endpoint() {
@@ -129,7 +130,41 @@ TEST_CASE("responses forbid framing by other pages") {
     INFO(field);
     CHECK(found.find("\r\n" + std::string(field) + "\r\n") != found.npos);
   }
-  CHECK(found.find("\r\nContent-Security-Policy: default-src 'none'; ") != found.npos);
+  CHECK(found.find("\r\nContent-Security-Policy: default-src 'none'; script-src 'self'; ") != found.npos);
+  CHECK(found.find("unsafe-inline") == found.npos);
+}
+
+TEST_CASE("a server with names refuses others, on every address") {
+  for (const std::string address : {"127.0.0.1:0", "0.0.0.0:0"}) {
+    Endpoint endpoint(milliseconds(20'000), {.hosts = {"pool.example"}, .refuse = {}}, address);
+    const auto status = [&](const std::string& host) {
+      return get(endpoint, "GET /here HTTP/1.1\r\nHost: " + host + "\r\n\r\n").substr(9, 3);
+    };
+    CHECK(status("pool.example") == "200");
+    CHECK(status("127.0.0.1:9801") == "200");
+    CHECK(status("evil.example") == "421");
+  }
+}
+
+TEST_CASE("access is checked before an answer that was made for another request is used") {
+  Endpoint endpoint(
+      milliseconds(20'000),
+      {.hosts = {},
+       .refuse = [](const HttpRequest& request, const std::string& peer) -> std::optional<HttpResponse> {
+         if (bearer_token(request.authorization) == "good" && peer.starts_with("127.0.0.1:"))
+           return std::nullopt;
+         return HttpResponse{401, "no\n"};
+       }});
+  const auto ask = [&](const std::string& field) {
+    return get(endpoint, "GET /slow HTTP/1.1\r\nHost: localhost\r\n" + field + "\r\n");
+  };
+  CHECK(ask("Authorization: Bearer good\r\n").starts_with("HTTP/1.1 200 "));
+  for (int i = 0; i < 3; ++i) {
+    const std::string refused = ask("");
+    CHECK(refused.starts_with("HTTP/1.1 401 Unauthorized\r\n"));
+    CHECK(refused.find("\r\nWWW-Authenticate: Bearer\r\n") != refused.npos);
+    CHECK(refused.ends_with("\r\n\r\nno\n"));
+  }
 }
 
 TEST_CASE("a slow answer is computed once for all waiting requests and after each of them arrived") {

@@ -9,6 +9,8 @@
 namespace gpupool::testing {
 namespace {
 
+constexpr uint64_t kGpuMemory = uint64_t{16} << 30;
+
 int64_t time_of_day() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -32,41 +34,6 @@ std::string some_uuid(uint64_t node, uint64_t gpu) {
   for (int i = 0; i < 7; ++i) bytes[i] = static_cast<char>(node >> 8 * i);
   bytes[15] = static_cast<char>(gpu);
   return gpu_uuid_text(bytes);
-}
-
-void Usage::granted(const pool::Granted& granted) {
-  const std::lock_guard lock(mutex_);
-  std::vector<pool::Server> servers(granted.servers().begin(), granted.servers().end());
-  for (const pool::Move& move : granted.moves()) servers.push_back(move.to());
-  for (const pool::Server& server : servers) {
-    const auto key = std::make_pair(server.node(), granted.lease());
-    if (ended_leases_.contains(key) || by_lease_.contains(key)) continue;
-    auto& shares = by_lease_[key];
-    for (const lease::Share& share : server.shares()) {
-      shares.push_back(share);
-      if ((milli_[share.gpu_uuid()] += share.compute_milli()) > 1000) double_grants_.insert(share.gpu_uuid());
-    }
-  }
-}
-
-void Usage::ended(const std::string& node, const std::string& lease) {
-  const std::lock_guard lock(mutex_);
-  const auto key = std::make_pair(node, lease);
-  ended_leases_.insert(key);
-  const auto found = by_lease_.find(key);
-  if (found == by_lease_.end()) return;
-  for (const lease::Share& share : found->second) milli_[share.gpu_uuid()] -= share.compute_milli();
-  by_lease_.erase(found);
-}
-
-std::vector<std::string> Usage::double_grants() const {
-  const std::lock_guard lock(mutex_);
-  return {double_grants_.begin(), double_grants_.end()};
-}
-
-size_t Usage::leases() const {
-  const std::lock_guard lock(mutex_);
-  return by_lease_.size();
 }
 
 class SimulatedPoold::NodeConnection : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders> {
@@ -207,9 +174,17 @@ pool::NodeReport SimulatedPoold::report(bool first) const {
     use.set_sessions(1);
     use.set_cannot_move("it is stuck\x1b[2J");
   }
+  for (int gpu = 0; has_.reports_use && gpu < has_.gpus; ++gpu) {
+    const uint64_t milli = (has_.number * 137 + static_cast<uint64_t>(gpu) * 331) % 1001;
+    pool::GpuUse& use = *report.add_gpus();
+    use.set_uuid(some_uuid(has_.number, static_cast<uint64_t>(gpu)));
+    use.set_memory_used_bytes(kGpuMemory / 1000 * milli);
+    use.set_gpu_nanoseconds(static_cast<uint64_t>(report.now_ms()) * milli * 1000);
+  }
   if (!first) return report;
   pool::Inventory& inventory = *report.mutable_inventory();
   inventory.set_node(has_.name);
+  inventory.set_rack(has_.rack);
   std::string boot = "pretended-boot-";
   inventory.set_boot(boot + static_cast<char>('a' + boot_));
   inventory.add_addresses("tcp://" + has_.name + ":9700");
@@ -217,7 +192,7 @@ pool::NodeReport SimulatedPoold::report(bool first) const {
     pool::Gpu& one = *inventory.add_gpus();
     one.set_uuid(some_uuid(has_.number, static_cast<uint64_t>(gpu)));
     one.set_model("pretended");
-    one.set_memory_bytes(uint64_t{16} << 30);
+    one.set_memory_bytes(kGpuMemory);
   }
   inventory.set_version("test");
   return report;

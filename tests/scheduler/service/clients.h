@@ -48,6 +48,8 @@ class SimulatedPoold {
     uint64_t number = 0;
     int gpus = 8;
     std::string token;
+    std::string rack;
+    bool reports_use = false;  // each GPU a different part of its time and memory, always the same
   };
   SimulatedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage = nullptr);
   ~SimulatedPoold();
