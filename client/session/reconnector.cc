@@ -18,8 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 using transport::Clock;
 
-constexpr milliseconds kFirstPause{10}, kLongestPause{500};  // between attempts
-constexpr milliseconds kSilentTime{1000};                    // shorter breaks are not logged as warnings
+constexpr milliseconds kNoPause{0}, kFirstPause{10}, kLongestPause{500};  // between attempts
+constexpr milliseconds kSilentTime{1000};  // shorter breaks are not logged as warnings
 constexpr milliseconds kOthersRead{1000};
 // A server that has ended the connection and whose host then refuses connections for so long has ended
 // itself: had a proxy ended the connection, the server would have given up the session by now.
@@ -27,6 +27,10 @@ constexpr milliseconds kGoneTime{10'000};
 
 long long milliseconds_since(Clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - start).count();
+}
+
+Error moved() {
+  return {ErrorCode::closed, "the session has moved to another server"};
 }
 
 }  // namespace
@@ -60,6 +64,7 @@ void Reconnector::run() {
 void Reconnector::expect_switch() {
   const std::lock_guard lock(mutex_);
   switching_ = true;
+  changed_.notify_all();
 }
 
 void Reconnector::switch_to(Terms terms, std::unique_ptr<transport::ResumableConnection> next) {
@@ -69,7 +74,7 @@ void Reconnector::switch_to(Terms terms, std::unique_ptr<transport::ResumableCon
   next_ = std::move(next);
   changed_.notify_all();
   // With the lock, so that it is not the next carrier that breaks.
-  connection_.break_carrier({ErrorCode::closed, "the session has moved to another server"});
+  connection_.break_carrier(moved());
   changed_.wait(lock, [this] { return !next_ || connection_.over(); });
   next_.reset();  // the session is over: the target must not keep what it has adopted
 }
@@ -81,8 +86,9 @@ void Reconnector::give_up(const Error& why) {
   changed_.notify_all();
 }
 
-bool Reconnector::switched() {
+bool Reconnector::switched(milliseconds pause) {
   std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, pause, [this] { return switching_ || next_; });
   changed_.wait(lock, [this] { return !switching_; });
   if (connection_.over()) return true;
   if (!next_) return false;
@@ -96,7 +102,7 @@ bool Reconnector::switched() {
 }
 
 void Reconnector::reconnect(const Error& why) {
-  if (switched()) return;
+  if (switched(kNoPause)) return;
   const auto start = Clock::now();
   const int64_t broken_at = timeline::now();
   const auto tell_timeline = [&] {
@@ -109,6 +115,7 @@ void Reconnector::reconnect(const Error& why) {
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     const auto resumed = try_once();
     if (resumed) {
+      leave_if_switched();
       tell_timeline();
       if (told)
         log_warning("connected to server %s again after %lld ms", terms_.name.c_str(),
@@ -118,7 +125,7 @@ void Reconnector::reconnect(const Error& why) {
                   milliseconds_since(start));
       return;
     }
-    if (connection_.over()) return;  // the session has failed or ended meanwhile
+    if (switched(kNoPause)) return;  // a session that moves does not need its former server
     const auto passed = Clock::now() - start;
     refused = resumed.error().code == ErrorCode::reset && refused;
     const bool gone = refused && passed >= kGoneTime;
@@ -134,8 +141,14 @@ void Reconnector::reconnect(const Error& why) {
                   terms_.name.c_str(), why.message.c_str(),
                   static_cast<long long>(terms_.timeout.count() / 1000));
     }
-    std::this_thread::sleep_for(pause);
+    if (switched(pause)) return;
   }
+}
+
+// switch_to() could not break the new carrier if it was called before that was in use.
+void Reconnector::leave_if_switched() {
+  const std::lock_guard lock(mutex_);
+  if (next_) connection_.break_carrier(moved());
 }
 
 Result<void> Reconnector::try_once() {

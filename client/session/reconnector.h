@@ -35,7 +35,8 @@ class Reconnector {
 
   // Starts the thread, which is never joined: sessions are never destroyed once connected.
   void start(Terms terms);
-  // The session is about to move to another peer: if the connection ends now, waits for switch_to().
+  // The session is about to move to another peer: if the connection ends now, or is broken, waits for
+  // switch_to().
   void expect_switch();
   // Continues with the other peer, where `next` has the carrier, and returns then. From now on breaks are
   // mended with these terms.
@@ -46,7 +47,10 @@ class Reconnector {
  private:
   void run();
   void reconnect(const Error& why);
-  bool switched();
+  // Waits up to `pause` for a switch to begin, and then for its end. True: the connection is the other
+  // peer's, or over.
+  bool switched(std::chrono::milliseconds pause);
+  void leave_if_switched();
   // ErrorCode::refused: the server will not resume the session.
   Result<void> try_once();
 

@@ -10,9 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -22,12 +20,15 @@
 
 #include "protocol/transport/tls/stream.h"
 #include "protocol/transport/transport.h"
+#include "tests/support/asleep.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 
 namespace gpupool::transport::contract {
 
 using std::chrono::milliseconds;
+using testing::start_until_asleep;
+using testing::wait_until_asleep;
 
 struct BackendUnderTest {
   std::string scheme;
@@ -94,19 +95,6 @@ inline Deadline in(milliseconds time) {
   return Clock::now() + time;
 }
 constexpr milliseconds kLong{60'000};  // no operation takes that long unless it hangs
-
-// Waits until a thread of this process is blocked in the kernel, at most kLong.
-inline void wait_until_asleep(pid_t thread) {
-  const auto deadline = Clock::now() + kLong;
-  while (Clock::now() < deadline) {
-    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (const size_t name_ends = text.rfind(") ");
-        name_ends != std::string::npos && text[name_ends + 2] == 'S')
-      return;
-    std::this_thread::yield();
-  }
-}
 
 // Does what poold does between accepting a TLS connection and handing it to a worker. Consumes the caller's
 // connection.
