@@ -28,7 +28,7 @@ class CommandQueue {
 
   struct Hooks {
     // False: no room before the deadline, or the session has failed.
-    std::function<bool(transport::Deadline)> wait_for_room;
+    std::function<bool(transport::Clock::time_point deadline)> wait_for_room;
     std::function<void(Error)> failed;
     // Returns the acknowledgement of received bytes that is due; it ends the batch that is about to be sent.
     std::function<std::optional<wire::Acknowledge>()> acknowledgement = nullptr;

@@ -148,25 +148,6 @@ void Receiver::note_received() {
   unanswered_pings_ = 0;
 }
 
-bool Receiver::wait_for_room(transport::Deadline deadline) {
-  bool pumping = false;
-  {
-    Lock lock(mutex_);
-    if (failed_) return false;
-    if (!pumping_) pumping = pumping_ = true;
-  }
-  const auto ready = connection_.wait(pumping, true, deadline);
-  bool good = ready.ok();
-  if (!good) report(ready.error().code, ready.error().message);
-  if (pumping) {
-    if (good && (*ready == Connection::Ready::receive || *ready == Connection::Ready::both)) {
-      good = receive_some() && parse();
-    }
-    release_role();
-  }
-  return good && !(ready.ok() && *ready == Connection::Ready::none);
-}
-
 void Receiver::release_role() {
   Lock lock(mutex_);
   pumping_ = false;
@@ -189,16 +170,6 @@ bool Receiver::receive_some() {
   end_ += *received;
   if (*received && hooks_.received) hooks_.received();
   return true;
-}
-
-void Receiver::read_some() {
-  {
-    const Lock lock(mutex_);
-    if (failed_ || std::exchange(pumping_, true)) return;
-  }
-  for (auto before = last_received_; receive_some() && parse() && last_received_ != before;)
-    before = last_received_;
-  release_role();
 }
 
 bool Receiver::parse() {

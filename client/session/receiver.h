@@ -100,9 +100,9 @@ class Receiver {
   void await_failure(transport::Clock::time_point deadline);
   // Blocks until the reply is there (true) or the session has failed (false).
   bool wait(Waiter& waiter);
-  // For a sender whose socket is full: waits for room, and pumps meanwhile if no other thread does. False:
-  // failed, or no room before the deadline.
-  bool wait_for_room(transport::Deadline deadline);
+  // For a sender whose socket is full: waits for room, and pumps meanwhile whenever no other thread does.
+  // False: failed, or no room before the deadline.
+  bool wait_for_room(transport::Clock::time_point deadline);
   // Reads and handles what has arrived, and the rest of a message that has begun, unless another thread
   // reads.
   void read_some();

@@ -71,13 +71,13 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
            .timeline_received =
                [this](std::span<const std::byte> body) { return timeline::take_message(index(), body); },
            .server = settings.index}),
-      queue_(*connection_, settings.dead_peer_timeout,
-             {.wait_for_room =
-                  [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
-              .failed = [this](const Error& error) { fail(error); },
-              .acknowledgement = [this] { return acknowledgement(); },
-              .before_flush = [this] { read_acknowledgements(); },
-              .server = settings.index}),
+      queue_(
+          *connection_, settings.dead_peer_timeout,
+          {.wait_for_room = [this](Clock::time_point deadline) { return receiver_.wait_for_room(deadline); },
+           .failed = [this](const Error& error) { fail(error); },
+           .acknowledgement = [this] { return acknowledgement(); },
+           .before_flush = [this] { read_acknowledgements(); },
+           .server = settings.index}),
       reconnector_(*connection_,
                    [this](bool read) { read ? receiver_.add_interest() : receiver_.drop_interest(); }),
       links_(receiver_, [this](const Error& error) { fail(error); }),

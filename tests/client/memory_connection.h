@@ -27,6 +27,11 @@ class MemoryConnection final : public transport::Connection {
     const std::lock_guard lock(mutex_);
     return sends_;
   }
+  // The number of fed bytes that the client has not received.
+  size_t unread() const {
+    const std::lock_guard lock(mutex_);
+    return fed_.size();
+  }
   // Makes room for `bytes` more bytes, at most `at_once` of them per call.
   void set_room(size_t bytes, size_t at_once = kUnlimited) {
     const std::lock_guard lock(mutex_);
