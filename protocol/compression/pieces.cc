@@ -91,16 +91,22 @@ Result<void> PieceSender::send_all(transport::Connection& connection, std::span<
     if (auto sent = transport::send_all(*resumable_, {&rest, 1}, {}, blocked); !sent) return sent;
   }
   auto sent = transport::send_all(connection, parts, {}, blocked);
-  if (!sent || last.empty()) return sent;
-  const iovec rest{const_cast<std::byte*>(last.data()), last.size()};
-  return transport::send_all(connection, {&rest, 1}, {}, blocked);
+  if (sent && !last.empty()) {
+    const iovec rest{const_cast<std::byte*>(last.data()), last.size()};
+    sent = transport::send_all(connection, {&rest, 1}, {}, blocked);
+  }
+  if (sent) acknowledge_locked();
+  return sent;
 }
 
-// Must not wait for room: after a break the room may come only when this thread has received.
 void PieceSender::acknowledge() {
-  if (!resumable_) return;
   const std::unique_lock lock(sending_, std::try_to_lock);
-  if (!lock) return;
+  if (lock) acknowledge_locked();
+}
+
+// Must not wait for room: after a break the room may come only when the receiving thread has received.
+void PieceSender::acknowledge_locked() {
+  if (!resumable_) return;
   if (unsent_ != 0 && !send_acknowledgement()) return;
   if (!resumable_->acknowledgement_due()) return;
   acknowledgement_ = {.flags = wire::kBulkAcknowledge, .offset = resumable_->tell_received()};

@@ -49,7 +49,8 @@ class PieceSender {
   Result<void> send_last(transport::Connection& connection, wire::BulkHeader header,
                          std::span<const iovec> parts);
   // For the connection's receiving thread: tells the peer how much has arrived, if that is due. Never blocks;
-  // what the connection does not accept now is sent by the next call, or before the next piece.
+  // what the connection does not accept now is sent by the next call, or before the next piece. While a piece
+  // is being sent, its sender tells the peer after it.
   void acknowledge();
   // The peer has acknowledged this many bytes. False: the connection cannot be resumed.
   bool acknowledged(uint64_t position);
@@ -62,7 +63,9 @@ class PieceSender {
                     Lifetime lifetime);
   Result<void> send_all(transport::Connection& connection, std::span<const iovec> parts,
                         transport::Clock::duration* blocked, std::span<const std::byte> last = {});
-  bool send_acknowledgement();  // call with sending_ held; false: some of it is unsent
+  // Call with sending_ held.
+  void acknowledge_locked();
+  bool send_acknowledgement();  // false: some of it is unsent
   std::span<const std::byte> join_parts(std::span<const iovec> parts, size_t bytes);
 
   Governor governor_;

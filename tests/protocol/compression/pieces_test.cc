@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "protocol/compression/lz4.h"
@@ -195,15 +196,60 @@ TEST_CASE("an acknowledgement waits for no room and its rest precedes the next p
   const Buffer piece = random(100);
   const iovec part{const_cast<std::byte*>(piece.data()), piece.size()};
   REQUIRE(sender.send(connection, header_of(piece.size()), {&part, 1}));
-  wire::BulkHeader first, second;
-  REQUIRE(narrow.sent.size() == 2 * sizeof first + piece.size());
-  std::memcpy(&first, narrow.sent.data(), sizeof first);
-  std::memcpy(&second, narrow.sent.data() + sizeof first, sizeof second);
-  CHECK(first.flags == wire::kBulkAcknowledge);
-  CHECK(first.offset == 1u << 20);
-  CHECK(second.length == piece.size());
-  sender.acknowledge();  // of the second mebibyte
-  CHECK(narrow.sent.size() == 3 * sizeof first + piece.size());
+  const auto header_at = [&](size_t at) {
+    wire::BulkHeader header;
+    REQUIRE(narrow.sent.size() >= at + sizeof header);
+    std::memcpy(&header, narrow.sent.data() + at, sizeof header);
+    return header;
+  };
+  constexpr size_t kHeader = sizeof(wire::BulkHeader);
+  CHECK(header_at(0).flags == wire::kBulkAcknowledge);
+  CHECK(header_at(0).offset == 1u << 20);
+  CHECK(header_at(kHeader).length == piece.size());
+  CHECK(header_at(2 * kHeader + piece.size()).offset == 2u << 20);
+  sender.acknowledge();  // not due
+  CHECK(narrow.sent.size() == 3 * kHeader + piece.size());
+}
+
+TEST_CASE("a sender acknowledges after its piece what arrived while it was sending") {
+  auto made = std::make_unique<NarrowConnection>();
+  NarrowConnection& narrow = *made;
+  transport::ResumableConnection connection(std::move(made));
+  connection.start();
+  PieceSender sender(Policy::off, &connection);
+  narrow.room = 1000;
+  bool received = false;
+  narrow.taken = [&] {  // another thread receives while this one is in the middle of its piece
+    if (std::exchange(received, true)) return;
+    std::thread([&] {
+      Buffer buffer(1u << 20);
+      CHECK(connection.receive_some(buffer));
+      sender.acknowledge();
+    }).join();
+  };
+  const Buffer piece = random(100);
+  const iovec part{const_cast<std::byte*>(piece.data()), piece.size()};
+  const size_t whole = sizeof(wire::BulkHeader) + piece.size();
+  SECTION("a piece") {
+    REQUIRE(sender.send(connection, header_of(piece.size()), {&part, 1}));
+  }
+  SECTION("a last piece") {
+    REQUIRE(sender.send_last(connection, header_of(piece.size()), {&part, 1}));
+  }
+  SECTION("without room for all of it") {
+    const size_t accepted = whole + 10;
+    narrow.room = accepted;
+    REQUIRE(sender.send(connection, header_of(piece.size()), {&part, 1}));
+    CHECK(narrow.waits == 0);
+    CHECK(narrow.sent.size() == accepted);
+    narrow.room = 1000;
+    sender.acknowledge();
+  }
+  wire::BulkHeader acknowledgement;
+  REQUIRE(narrow.sent.size() == whole + sizeof acknowledgement);
+  std::memcpy(&acknowledgement, narrow.sent.data() + whole, sizeof acknowledgement);
+  CHECK(acknowledgement.flags == wire::kBulkAcknowledge);
+  CHECK(acknowledgement.offset == 1u << 20);
 }
 
 TEST_CASE("the memory of a last piece is not read any more when the peer has all of it") {
