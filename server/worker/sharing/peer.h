@@ -3,7 +3,8 @@
 // poold opens the connection for the first copy (peer_requests.h), on behalf of that copy's key; one thread
 // sends. Later copies send their own key before their first piece. Any failure ends the copies with an error
 // and makes the peer unusable; the session then creates a new one, and the client has a fallback. open() may
-// block and is called on wait threads; all other functions: any thread.
+// block and is called on wait threads; destroyed on the executor's thread (peers.h); all other functions: any
+// thread.
 #pragma once
 #include <condition_variable>
 #include <deque>

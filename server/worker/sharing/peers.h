@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "protocol/wire/peers.h"
 #include "server/worker/session/session_start.h"
@@ -36,6 +37,9 @@ class Peers {
   const SessionStart& start_;
   PeerRequests requests_;
   std::map<Name, std::shared_ptr<Peer>> peers_;
+  // Broken peers that copies still refer to. They are kept because the last copy may end on the peer's own
+  // thread, which cannot join itself, and because stop() waits for that thread.
+  std::vector<std::shared_ptr<Peer>> replaced_;
 };
 
 }  // namespace gpupool::worker

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "server/sockets/tcp_pair.h"
 #include "server/worker/sharing/peer.h"
 #include "server/worker/sharing/peer_requests.h"
+#include "server/worker/sharing/peers.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -158,4 +160,24 @@ TEST_CASE("a worker needs no key for a connection to a tcp port or within the ho
   const Opened opened = opening.opened();
   REQUIRE(opened);
   CHECK((*opened)->carrier().starts_with("tcp"));
+}
+
+// Otherwise the last copy that refers to it would destroy it, perhaps on its own sending thread.
+TEST_CASE("a broken connection to another server is destroyed by the next request, not by its last copy") {
+  SessionStart start;  // without a connection to poold, so that no server can be reached
+  Peers peers(start);
+  const wire::PeerTarget target{};
+  std::shared_ptr<Peer> of_copy = peers.connection_to(target);
+  REQUIRE(of_copy);
+  REQUIRE_FALSE(of_copy->open(target));
+  const std::shared_ptr<Peer> next = peers.connection_to(target);
+  REQUIRE(next);
+  CHECK(next != of_copy);
+  const std::weak_ptr<Peer> broken = of_copy;
+  CHECK(peers.connection_to(target) == next);
+  of_copy.reset();
+  CHECK_FALSE(broken.expired());
+  CHECK(peers.connection_to(target) == next);
+  CHECK(broken.expired());
+  peers.stop();
 }
