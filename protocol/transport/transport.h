@@ -114,6 +114,8 @@ class Connection {
   virtual Result<size_t> send_some(std::span<const iovec> buffers) = 0;
   // Returns the bytes received, or 0 if there are none yet. ErrorCode::closed: the end of the stream.
   virtual Result<size_t> receive_some(std::span<std::byte> buffer) = 0;
+  // A wait for no direction ends at its deadline or by interrupt(). The end of the connection need not end
+  // it; if it does, wait() fails.
   virtual Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) = 0;
   // How long a thread that expects data soon polls for it before it sleeps in wait(), about the cost of two
   // wake-ups, and how often it polls before it yields its core.

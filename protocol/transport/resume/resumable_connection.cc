@@ -63,7 +63,8 @@ void ResumableConnection::break_locked(const Error& why) {
   if (broken_.load(std::memory_order_relaxed)) return;
   why_broken_ = why;
   broken_.store(true, std::memory_order_release);
-  carrier_->abandon();  // wakes threads that wait for it, and tells the peer
+  carrier_->abandon();    // wakes threads that wait for a direction, and tells the peer
+  carrier_->interrupt();  // wakes a thread that waits for none
   changed_.notify_all();
 }
 
@@ -77,6 +78,7 @@ void ResumableConnection::give_up_locked(Error why) {
   final_error_ = std::move(why);
   broken_.store(true, std::memory_order_release);
   carrier_->close();
+  carrier_->interrupt();  // as in break_locked()
   changed_.notify_all();
 }
 
@@ -206,8 +208,10 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
           return Ready::none;
         if (deadline && !keeps_deadlines_ && may_go_on()) *deadline += Clock::now() - since;
       }
-      if (final_error_ && (for_receive || for_send))
+      if (final_error_) {
+        if (!for_receive && !for_send) return *final_error_;
         return all_of(for_receive, for_send);  // the next call reports it
+      }
       if (interrupted_.exchange(false)) return Ready::none;
       carrier = carrier_;
       resending = resending_;

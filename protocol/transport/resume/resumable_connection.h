@@ -130,7 +130,8 @@ class ResumableConnection final : public Connection {
   // Takes over the carrier and the positions of another connection, which may not be used any more; for a
   // session that continues with another peer. Nothing may be underway on this one. Call instead of resume().
   void continue_as(ResumableConnection& other);
-  // The connection will not be resumed: all calls fail with this error.
+  // The connection will not be resumed: all calls fail with this error. Also wakes wait(), which fails if it
+  // waits for no direction, and otherwise reports the directions as ready.
   void give_up(Error why);
 
  private:

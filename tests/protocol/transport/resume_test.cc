@@ -261,6 +261,18 @@ TEST_CASE("a connection that was given up or closed fails in all its calls") {
   CHECK_FALSE(line.repair());
 }
 
+TEST_CASE("an interrupt ends a wait for no direction that has begun before a break") {
+  Line line(backends().front());
+  auto waiting = start_until_asleep([&] { return line.client->wait(false, false, in(kLong)); });
+  REQUIRE(line.repair());
+  const auto start = Clock::now();
+  line.client->interrupt();
+  const auto ready = waiting.get();
+  REQUIRE(ready);
+  CHECK(*ready == Ready::none);
+  CHECK(Clock::now() - start < kLong / 2);
+}
+
 TEST_CASE("positions that a side cannot have are refused") {
   const auto backend = backends().front();
   Line line(backend, 1000);

@@ -1,15 +1,23 @@
 #include "server/worker/copies/bandwidth.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
 #include <thread>
 
+#include "protocol/transport/resume/resumable_connection.h"
 #include "server/quota/account.h"
 #include "server/quota/shared_page.h"
+#include "tests/support/asleep.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
 using namespace gpupool::worker;
 using Ready = transport::Connection::Ready;
+using Direction = Bandwidth::Direction;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 namespace {
 
@@ -33,25 +41,78 @@ class InterruptedLate final : public transport::Connection {
   transport::Connection* outer = nullptr;
 };
 
-}  // namespace
-
-TEST_CASE("an interrupt that comes when the debt is paid off ends the wait") {
+// A quota of 1 MB/s in both directions, of which a debt is left for this long.
+std::shared_ptr<Bandwidth> in_debt(Direction direction, milliseconds time) {
   const auto account = quota::SharedPage<quota::Account>::create("account");
   REQUIRE(account);
   (**account)->to_device_bytes_per_second = 1'000'000;
+  (**account)->to_host_bytes_per_second = 1'000'000;
   Usage usage;
   usage.account = *account;
-  const auto bandwidth = std::make_shared<Bandwidth>(usage);
+  auto bandwidth = std::make_shared<Bandwidth>(usage);
+  bandwidth->charge(direction, static_cast<uint64_t>((time + Bandwidth::kBurst).count()) * 1000);
+  REQUIRE(bandwidth->debt(direction) > std::chrono::nanoseconds(0));
+  return bandwidth;
+}
+
+// A session's connection, which its client can resume: the worker's side, and the client's socket.
+struct ResumableSession {
+  explicit ResumableSession(std::shared_ptr<Bandwidth> bandwidth) {
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    client = ends[0];
+    auto carrier = transport::adopt_stream(ends[1], "the client", {});
+    REQUIRE(carrier);
+    auto inner = std::make_unique<transport::ResumableConnection>(std::move(*carrier));
+    inner->start();
+    resumable = inner.get();
+    connection = std::make_unique<MeteredConnection>(std::move(inner), std::move(bandwidth));
+  }
+  ~ResumableSession() { ::close(client); }
+  ResumableSession(const ResumableSession&) = delete;
+  ResumableSession& operator=(const ResumableSession&) = delete;
+
+  int client;
+  transport::ResumableConnection* resumable;
+  std::unique_ptr<MeteredConnection> connection;
+};
+
+// True if the wait has ended before long. Otherwise an interrupt ends it.
+bool ends(std::future<Result<Ready>>& waiting, transport::Connection& connection) {
+  if (waiting.wait_for(seconds(10)) == std::future_status::ready) return true;
+  connection.interrupt();
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("an interrupt that comes when the debt is paid off ends the wait") {
+  const auto bandwidth = in_debt(Direction::to_device, milliseconds(30));
   auto inner = std::make_unique<InterruptedLate>();
   InterruptedLate& carrier = *inner;
   MeteredConnection connection(std::move(inner), bandwidth);
   carrier.outer = &connection;
-  bandwidth->charge(Bandwidth::Direction::to_device, 50'000);  // 50 ms, of which the burst pays 20
-  REQUIRE(bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0));
   const auto interrupted = connection.wait(true, false, std::nullopt);
   REQUIRE(interrupted);
   CHECK(*interrupted == Ready::none);
   const auto ready = connection.wait(true, false, std::nullopt);
   REQUIRE(ready);
   CHECK(*ready == Ready::receive);
+}
+
+TEST_CASE("the end of a resumable session ends a wait for the debt") {
+  ResumableSession session(in_debt(Direction::to_device, seconds(60)));
+  auto waiting =
+      testing::start_until_asleep([&] { return session.connection->wait(true, false, std::nullopt); });
+  SECTION("closed by the worker") {
+    session.connection->close();
+  }
+  SECTION("given up after a break") {
+    session.resumable->break_carrier({ErrorCode::lost, "cut"});
+    session.resumable->give_up({ErrorCode::closed, "the client has not returned"});
+  }
+  REQUIRE(ends(waiting, *session.connection));
+  const auto ready = waiting.get();
+  REQUIRE_FALSE(ready);
+  CHECK(ready.error().code == ErrorCode::closed);
 }
