@@ -104,7 +104,7 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
       stream_->stop_waiting(for_receive, for_send);
       return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;
     }
-    pollfd polled[6] = {{wake(), POLLIN, 0},
+    pollfd polled[6] = {{wake(for_receive, for_send), POLLIN, 0},
                         {wishes ? stream_->events_descriptor() : -1, POLLIN, 0},
                         {wishes ? socket() : -1, POLLIN, 0},
                         {for_receive ? stream_->wake_descriptor(true) : -1, POLLIN, 0},

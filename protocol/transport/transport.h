@@ -3,8 +3,8 @@
 //
 // A Connection has one sender and one receiver at a time (each side serialises its own threads), which may be
 // two threads. send_some() and receive_some() never block. wait() blocks until a requested direction is
-// ready, the deadline passes or interrupt() is called. This split lets a client that is blocked in sending go
-// on receiving, so that two full pipes cannot deadlock.
+// ready, the deadline passes or, unless it waits only for room to send, interrupt() is called. This split
+// lets a client that is blocked in sending go on receiving, so that two full pipes cannot deadlock.
 #pragma once
 #include <sys/uio.h>
 
@@ -137,8 +137,10 @@ class Connection {
   // True if what was sent can still be received after the connection has broken, because it lies in memory of
   // both sides.
   virtual bool outlives_break() const { return false; }
-  virtual void interrupt() = 0;  // thread-safe; ends one wait() (present or next)
-  virtual void close() = 0;      // thread-safe; both sides see the end
+  // Thread-safe. Ends one wait() (present or next) that waits to receive or for no direction. One that waits
+  // only to send goes on: it may be another thread's, and the interrupt is for the one that receives.
+  virtual void interrupt() = 0;
+  virtual void close() = 0;  // thread-safe; both sides see the end
   // Ends the connection without waiting for the peer, because another connection replaces it. On return the
   // peer reaches no memory by it any more. Thread-safe.
   virtual void abandon() { close(); }

@@ -92,12 +92,13 @@ class MemoryConnection final : public transport::Connection {
     std::unique_lock lock(mutex_);
     const auto can_receive = [&] { return for_receive && (!fed_.empty() || error_); };
     const auto can_send = [&] { return for_send && (room_ != 0 || error_); };
-    const auto ready = [&] { return interrupted_ || can_receive() || can_send(); };
+    const auto interrupted = [&] { return (for_receive || !for_send) && interrupted_; };
+    const auto ready = [&] { return interrupted() || can_receive() || can_send(); };
     if (deadline)
       changed_.wait_until(lock, *deadline, ready);
     else
       changed_.wait(lock, ready);
-    if (std::exchange(interrupted_, false)) return Ready::none;
+    if (interrupted()) return interrupted_ = false, Ready::none;
     if (!can_receive() && !can_send()) std::this_thread::sleep_for(std::exchange(oversleep_, {}));
     if (can_receive() && can_send()) return Ready::both;
     return can_receive() ? Ready::receive : can_send() ? Ready::send : Ready::none;

@@ -108,7 +108,7 @@ class Attack {
   explicit Attack(fuzz::Input input) : input_(input), most_kept_(kKept[input_.below(std::size(kKept))]) {}
 
   void run() {
-    // Else wait() would block, because no other thread continues the connection.
+    // Else a wait to receive would block, because no other thread continues the connection.
     peer_.on_failed_wait = [this] { connection_.interrupt(); };
     peer_.on_wait = [this] { act_meanwhile(); };
     connection_.start();
@@ -238,7 +238,12 @@ class Attack {
 
   void wait() {
     const uint32_t directions = 1 + input_.below(3);
-    if (connection_.broken()) connection_.interrupt();  // else it would block
+    // Else it would block while the connection is broken, or when its carrier fails. An interrupt does not
+    // end a wait that only sends.
+    if (directions == 2)
+      connection_.keep_deadlines();
+    else if (connection_.broken())
+      connection_.interrupt();
     const auto ready = connection_.wait((directions & 1) != 0, (directions & 2) != 0, Clock::now());
     require(ready || connection_.over());
   }

@@ -191,6 +191,7 @@ void ResumableConnection::take_back(std::span<const std::byte> memory) {
 
 Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
   if (!started()) return carrier_->wait(for_receive, for_send, deadline);
+  const bool heeds_interrupts = for_receive || !for_send;
   while (true) {
     std::shared_ptr<Connection> carrier;
     bool resending = false;
@@ -199,7 +200,8 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
       const auto since = Clock::now();
       // A sender's turn comes when everything older has been sent again.
       const auto may_go_on = [&] {
-        return final_error_ || interrupted_ || (!broken_ && (!resending_ || for_receive || !for_send));
+        return final_error_ || (heeds_interrupts && interrupted_) ||
+               (!broken_ && (!resending_ || for_receive || !for_send));
       };
       while (!may_go_on()) {
         if (!keeps_deadlines_ || !deadline)
@@ -212,7 +214,7 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
         if (!for_receive && !for_send) return *final_error_;
         return all_of(for_receive, for_send);  // the next call reports it
       }
-      if (interrupted_.exchange(false)) return Ready::none;
+      if (heeds_interrupts && interrupted_.exchange(false)) return Ready::none;
       carrier = carrier_;
       resending = resending_;
       if (for_receive && has_unread_) return all_of(true, for_send && !resending);
@@ -224,7 +226,7 @@ Result<Connection::Ready> ResumableConnection::wait(bool for_receive, bool for_s
       continue;
     }
     if (*ready != Ready::none) return ready;
-    if (interrupted_.exchange(false) || passed(deadline)) return Ready::none;
+    if ((heeds_interrupts && interrupted_.exchange(false)) || passed(deadline)) return Ready::none;
   }
 }
 

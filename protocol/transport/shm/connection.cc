@@ -99,7 +99,7 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
       pollfd polled[3] = {
           {for_receive || for_send ? socket() : -1, static_cast<short>(for_receive ? POLLIN : 0), 0},
           {for_send ? rings_.sender_doorbells : -1, POLLIN, 0},
-          {wake(), POLLIN, 0}};
+          {wake(for_receive, for_send), POLLIN, 0}};
       if (::poll(polled, 3, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
       interrupted = polled[2].revents != 0 && take_interrupt();
       if ((polled[0].revents & POLLIN) != 0) {

@@ -101,7 +101,7 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
     }
     const short wished = static_cast<short>((for_receive ? POLLIN : 0) | (for_send ? POLLOUT : 0));
     // If no direction is requested, even a hang-up must not end the wait.
-    pollfd polled[2] = {{wished != 0 ? socket_ : -1, wished, 0}, {wake_, POLLIN, 0}};
+    pollfd polled[2] = {{wished != 0 ? socket_ : -1, wished, 0}, {wake(for_receive, for_send), POLLIN, 0}};
     const int count = ::poll(polled, 2, static_cast<int>(limit.count()));
     if (count < 0) {
       if (errno == EINTR) continue;

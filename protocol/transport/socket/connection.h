@@ -36,7 +36,8 @@ class SocketConnection : public Connection {
 
  protected:
   int socket() const { return socket_; }
-  int wake() const { return wake_; }
+  // What wait() polls for an interrupt: -1 if it waits only to send.
+  int wake(bool for_receive, bool for_send) const { return for_receive || !for_send ? wake_ : -1; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool take_interrupt();
   Error failure(int error, const char* doing) const;

@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/transport/deadline.h"
 #include "server/worker/session/thread_activity.h"
 
 namespace gpupool::worker {
@@ -65,12 +66,16 @@ size_t Bandwidth::max_transfer(Direction direction) const {
   return std::max(kLeastPortion, static_cast<size_t>(static_cast<double>(rate(direction)) * burst));
 }
 
+nanoseconds MeteredConnection::debt(Bandwidth::Direction direction) const {
+  return closed_ ? nanoseconds(0) : bandwidth_->debt(direction);
+}
+
 Result<size_t> MeteredConnection::send_some(std::span<const iovec> buffers) {
   using enum Bandwidth::Direction;
   if (!bandwidth_->limited(to_host)) return inner_->send_some(buffers);
   size_t total = 0;
   for (const iovec& buffer : buffers) total += buffer.iov_len;
-  if (total > kAlways && bandwidth_->debt(to_host) > nanoseconds(0)) return size_t{0};
+  if (total > kAlways && debt(to_host) > nanoseconds(0)) return size_t{0};
   std::vector<iovec> part;
   for (size_t left = std::max(kAlways, bandwidth_->max_transfer(to_host)); !buffers.empty() && left != 0;
        buffers = buffers.subspan(1)) {
@@ -85,7 +90,7 @@ Result<size_t> MeteredConnection::send_some(std::span<const iovec> buffers) {
 Result<size_t> MeteredConnection::receive_some(std::span<std::byte> buffer) {
   using enum Bandwidth::Direction;
   if (!bandwidth_->limited(to_device)) return inner_->receive_some(buffer);
-  if (bandwidth_->debt(to_device) > nanoseconds(0)) return size_t{0};
+  if (debt(to_device) > nanoseconds(0)) return size_t{0};
   const auto received =
       inner_->receive_some(buffer.first(std::min(buffer.size(), bandwidth_->max_transfer(to_device))));
   if (received) bandwidth_->charge(to_device, *received);
@@ -96,18 +101,26 @@ Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, b
                                                              transport::Deadline deadline) {
   using enum Bandwidth::Direction;
   while (true) {
-    const nanoseconds receive_debt = for_receive ? bandwidth_->debt(to_device) : nanoseconds(0);
-    const nanoseconds send_debt = for_send ? bandwidth_->debt(to_host) : nanoseconds(0);
+    const nanoseconds receive_debt = for_receive ? debt(to_device) : nanoseconds(0);
+    const nanoseconds send_debt = for_send ? debt(to_host) : nanoseconds(0);
     if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0))
       return inner_->wait(for_receive, for_send, deadline);
     const Waiting waiting(kTheBandwidth);
+    if (!for_receive) {
+      // Not in inner_, whose wait for no direction would take the receiver's interrupt.
+      auto until = Clock::now() + std::min<nanoseconds>(send_debt, kLongestNap);
+      if (deadline) until = std::min(until, *deadline);
+      std::this_thread::sleep_until(until);
+      if (transport::passed(deadline)) return Ready::none;
+      continue;
+    }
     // Does not poll a direction that is in debt before the debt is paid off.
-    const bool receive = for_receive && receive_debt <= nanoseconds(0),
-               send = for_send && send_debt <= nanoseconds(0);
-    const nanoseconds sooner = receive                   ? send_debt
-                               : send                    ? receive_debt
-                               : for_receive && for_send ? std::min(receive_debt, send_debt)
-                                                         : receive_debt + send_debt;
+    const bool receive = receive_debt <= nanoseconds(0), send = for_send && send_debt <= nanoseconds(0);
+    // An interrupt does not end a wait in inner_ that only sends, so that one is short.
+    const nanoseconds sooner = receive    ? send_debt
+                               : send     ? std::min<nanoseconds>(receive_debt, kLongestNap)
+                               : for_send ? std::min(receive_debt, send_debt)
+                                          : receive_debt;
     const auto paid = Clock::now() + std::chrono::ceil<Clock::duration>(sooner);
     const bool in_time = !deadline || paid < *deadline;
     const auto ready = inner_->wait(receive, send, in_time ? transport::Deadline(paid) : deadline);

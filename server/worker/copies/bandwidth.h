@@ -55,8 +55,14 @@ class MeteredConnection final : public transport::Connection {
   Patience patience() const override { return inner_->patience(); }
   void check_peer_alive() override { inner_->check_peer_alive(); }
   void interrupt() override;
-  void close() override { inner_->close(); }
-  void abandon() override { inner_->abandon(); }
+  void close() override {
+    closed_ = true;
+    inner_->close();
+  }
+  void abandon() override {
+    closed_ = true;
+    inner_->abandon();
+  }
   std::string peer() const override { return inner_->peer(); }
   int release_descriptor() override { return inner_->release_descriptor(); }
   Result<void> upgrade(transport::Side side, transport::Deadline deadline) override {
@@ -77,8 +83,12 @@ class MeteredConnection final : public transport::Connection {
   }
 
  private:
+  // Zero once this side has closed the connection: nothing is transferred any more, and the next call reports
+  // the end.
+  std::chrono::nanoseconds debt(Bandwidth::Direction direction) const;
   const std::unique_ptr<transport::Connection> inner_;
   const std::shared_ptr<Bandwidth> bandwidth_;
+  std::atomic<bool> closed_ = false;
   // Set until a wait() during a debt has ended because of it: at most one more wait() than asked for ends.
   std::atomic<bool> interrupted_ = false;
 };

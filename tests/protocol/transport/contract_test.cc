@@ -119,6 +119,20 @@ TEST_CASE("an interrupt ends one wait, the present one or the next") {
   CHECK(receive_text(*pair.client, 11) == "still works");
 }
 
+TEST_CASE("an interrupt ends the wait of a thread that receives, not of one that sends") {
+  const auto backend = GENERATE(from_range(backends()));
+  const Pair pair = make_pair(backend);
+  std::vector<std::byte> sent(fill(*pair.client));
+  auto sending = start_until_asleep([&] { return pair.client->wait(false, true, std::nullopt); });
+  pair.client->interrupt();
+  REQUIRE(sending.wait_for(milliseconds(50)) == std::future_status::timeout);
+  const auto start = Clock::now();
+  CHECK(is(pair.client->wait(true, false, in(kLong)), Ready::none));
+  CHECK(Clock::now() - start < kLong / 2);
+  REQUIRE(receive_exact(*pair.server, sent, in(kLong)));
+  CHECK(is(sending.get(), Ready::send));
+}
+
 TEST_CASE("the helpers continue after an interrupt and time out at their deadline") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);

@@ -273,6 +273,27 @@ TEST_CASE("an interrupt ends a wait for no direction that has begun before a bre
   CHECK(Clock::now() - start < kLong / 2);
 }
 
+TEST_CASE(
+    "an interrupt ends the wait of the thread that receives, not of the one that sends, also in a break") {
+  const bool breaks = GENERATE(false, true);
+  Line line(backends().front());
+  std::vector<std::byte> sent(breaks ? 0 : fill(*line.client));
+  if (breaks) line.client->break_carrier({ErrorCode::lost, "cut"});
+  auto sending = start_until_asleep([&] { return line.client->wait(false, true, std::nullopt); });
+  line.client->interrupt();
+  REQUIRE(sending.wait_for(milliseconds(50)) == std::future_status::timeout);
+  const auto start = Clock::now();
+  const auto interrupted = line.client->wait(true, false, in(kLong));
+  REQUIRE(interrupted);
+  CHECK(*interrupted == Ready::none);
+  CHECK(Clock::now() - start < kLong / 2);
+  if (breaks) REQUIRE(line.repair());
+  REQUIRE(receive_exact(*line.server, sent, in(kLong)));
+  const auto ready = sending.get();
+  REQUIRE(ready);
+  CHECK(*ready == Ready::send);
+}
+
 TEST_CASE("positions that a side cannot have are refused") {
   const auto backend = backends().front();
   Line line(backend, 1000);

@@ -56,11 +56,12 @@ class PairConnection final : public transport::Connection {
       timeout = static_cast<int>(std::max<int64_t>(0, left.count()));
     }
     const short events = static_cast<short>((for_receive ? POLLIN : 0) | (for_send ? POLLOUT : 0));
-    pollfd polled[2] = {{socket_, events, 0}, {wake_, POLLIN, 0}};
+    pollfd polled[2] = {{events != 0 ? socket_ : -1, events, 0},
+                        {for_receive || !for_send ? wake_ : -1, POLLIN, 0}};
     ::poll(polled, 2, timeout);
     if (polled[0].revents != 0) return for_receive ? Ready::receive : Ready::send;
     uint64_t count;
-    [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
+    if (polled[1].revents != 0) (void)!::read(wake_, &count, sizeof count);
     return Ready::none;
   }
   void interrupt() override {

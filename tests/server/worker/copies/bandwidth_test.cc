@@ -5,6 +5,7 @@
 
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "protocol/transport/resume/resumable_connection.h"
 #include "server/quota/account.h"
@@ -115,4 +116,36 @@ TEST_CASE("the end of a resumable session ends a wait for the debt") {
   const auto ready = waiting.get();
   REQUIRE_FALSE(ready);
   CHECK(ready.error().code == ErrorCode::closed);
+}
+
+TEST_CASE("an interrupt ends the receiver's wait while a sender waits for the debt") {
+  const ResumableSession session(in_debt(Direction::to_host, seconds(60)));
+  auto sending =
+      testing::start_until_asleep([&] { return session.connection->wait(false, true, std::nullopt); });
+  session.connection->interrupt();
+  REQUIRE(sending.wait_for(milliseconds(50)) == std::future_status::timeout);
+  const auto start = transport::Clock::now();
+  const auto interrupted = session.connection->wait(true, false, start + seconds(60));
+  REQUIRE(interrupted);
+  CHECK(*interrupted == Ready::none);
+  CHECK(transport::Clock::now() - start < seconds(30));
+
+  session.connection->close();
+  CHECK(sending.wait_for(seconds(10)) == std::future_status::ready);
+  const std::vector<std::byte> block(2 * MeteredConnection::kAlways);
+  const iovec part{const_cast<std::byte*>(block.data()), block.size()};
+  CHECK_FALSE(session.connection->send_some({&part, 1}));
+}
+
+TEST_CASE("an interrupt ends a wait for room and for the debt of the other direction") {
+  const ResumableSession session(in_debt(Direction::to_device, seconds(60)));
+  const std::vector<std::byte> block(1 << 20);
+  const iovec part{const_cast<std::byte*>(block.data()), block.size()};
+  for (auto sent = session.resumable->send_some({&part, 1}); sent && *sent != 0;)
+    sent = session.resumable->send_some({&part, 1});
+  auto waiting =
+      testing::start_until_asleep([&] { return session.connection->wait(true, true, std::nullopt); });
+  session.connection->interrupt();
+  CHECK(waiting.wait_for(seconds(10)) == std::future_status::ready);
+  session.connection->close();
 }
