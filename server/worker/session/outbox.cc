@@ -74,7 +74,6 @@ void Outbox::end(std::string_view reason) {
   }
   // poold tells the reason to a client that returns later, and one that has left needs none.
   if (lock && !over() && !silent_ && !(resumable_ && resumable_->broken())) {
-    if (resumable_) resumable_->keep_deadlines();
     const wire::MessageHeader header{.kind = wire::MessageKind::end};
     send_locked(header, std::as_bytes(std::span(reason)), {}, transport::Clock::now() + kFarewellTime);
   }

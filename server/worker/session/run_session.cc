@@ -51,6 +51,23 @@ void charge_idle_context(Session& session) {
     idle.release();
 }
 
+// Takes the session's bulk connections, and that of the server that it comes from.
+BulkSink sink_of(Session& session, std::shared_ptr<Bandwidth> bandwidth) {
+  return [&session, bandwidth = std::move(bandwidth)](std::unique_ptr<transport::Connection> connection,
+                                                      std::optional<uint64_t> peer_copy, uint64_t link) {
+    if (peer_copy == wire::kAdoptSequence)
+      return session.adoption.take(std::make_unique<MeteredConnection>(std::move(connection), bandwidth));
+    ResumableLink resumable;
+    if (link != 0 && session.start.resumable) {
+      auto outer = std::make_unique<transport::ResumableConnection>(std::move(connection));
+      resumable = {outer.get(), link, &session.start.resume};
+      connection = std::move(outer);
+    }
+    session.copies.connections.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth),
+                                   peer_copy, resumable);
+  };
+}
+
 }  // namespace
 
 int run_session(SessionStart start) {
@@ -60,7 +77,10 @@ int run_session(SessionStart start) {
   start.bandwidth = bandwidth;
   const auto accept_bulk = start.bulk_connections;
   std::optional<Resumptions> resumptions;
-  if (start.resumable) start.resume.offers = &resumptions.emplace(*start.control);
+  if (start.resumable) {
+    start.resume.offers = &resumptions.emplace(*start.control);
+    start.resumable->keep_deadlines();  // what the executor does from time to time goes on during a break
+  }
   Session session(start);
   send_refusals(session.outbox, session.ledger, start);
   charge_idle_context(session);
@@ -73,19 +93,7 @@ int run_session(SessionStart start) {
   int status = 1;
   {
     const Background background(session, stop_descriptor);
-    if (accept_bulk)
-      accept_bulk([&session, bandwidth](auto connection, std::optional<uint64_t> peer_copy, uint64_t link) {
-        if (peer_copy == wire::kAdoptSequence)
-          return session.adoption.take(std::make_unique<MeteredConnection>(std::move(connection), bandwidth));
-        ResumableLink resumable;
-        if (link != 0 && session.start.resumable) {
-          auto outer = std::make_unique<transport::ResumableConnection>(std::move(connection));
-          resumable = {outer.get(), link, &session.start.resume};
-          connection = std::move(outer);
-        }
-        session.copies.connections.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth),
-                                       peer_copy, resumable);
-      });
+    if (accept_bulk) accept_bulk(sink_of(session, bandwidth));
     if (start.control) {
       start.control->handle(
           server::ControlKind::end_session,

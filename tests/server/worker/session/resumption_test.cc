@@ -1,4 +1,5 @@
-// Tests which connection a worker continues a session on if the client opens several.
+// Tests which connection a worker continues a session on if the client opens several, and what a session does
+// while it has none.
 #include "server/worker/session/resumption.h"
 
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 
@@ -105,4 +107,34 @@ TEST_CASE("a client that closes the connection by which it resumes is not awaite
     CHECK(told->body<server::packet::ConnectionBroken>().closed == closed);
   }
   CHECK(gpupool::testing::eventually([&] { return connection.over(); }));
+}
+
+TEST_CASE("a free takes effect while the client is away") {
+  using test::FakeDriver;
+  ControlSocket poold;
+  transport::ResumableConnection* connection = nullptr;
+  test::TestClient client(false, &*poold.control, 0, false, nullptr, false, {}, {}, [&](SessionStart& start) {
+    auto resumable = std::make_unique<transport::ResumableConnection>(std::move(start.connection));
+    resumable->start();
+    connection = start.resumable = resumable.get();
+    start.resume.timeout = std::chrono::hours(1);
+    start.connection = std::move(resumable);
+  });
+  client.retain();
+  client.create_stream(0);
+  client.map(0, FakeDriver::kGranularity);
+  REQUIRE(client.ask(wire::Command::synchronize_context, {}) == CUDA_SUCCESS);
+  client.fake.hold(0);
+  client.call("cuMemsetD8Async",
+              test::bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, test::stream_handle(0)));
+  const wire::FreeMemory free{client.address(0), FakeDriver::kGranularity, wire::kAllStreams};
+  client.send(wire::Command::free_memory, test::bytes_of(free));
+  REQUIRE(client.ask(wire::Command::await_barriers, {}) == CUDA_SUCCESS);
+  CHECK(client.fake.used() == FakeDriver::kGranularity);
+  CHECK(client.silent());  // until the executor sleeps
+
+  connection->break_carrier({ErrorCode::lost, "cut"});
+  client.fake.let_go(0);
+  CHECK(gpupool::testing::eventually([&] { return client.fake.used() == 0; }));
+  connection->close();
 }
