@@ -67,7 +67,7 @@ Result<uint64_t> Adoption::adopt() {
   {
     const Waiting waiting("the server that the session comes from");
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kSourceTime, [this] { return source_ || stopped_ || session_.outbox.over(); });
+    changed_.wait_for(lock, kSourceTime, [this] { return source_ || stopped_; });
     if (stopped_ || !source_)
       return Error{ErrorCode::lost, "the server that the session comes from did not connect"};
     source = source_.get();

@@ -22,7 +22,7 @@ class Adoption {
 
   // The source's connection, which has presented the key of adopt_session. Any thread.
   void take(std::unique_ptr<transport::Connection> source);
-  // Ends the wait for the source and its connection. Any thread.
+  // Ends the wait for the source and its connection, when the session is over. Any thread.
   void stop();
   // The client's connection broke. Fails the adoption if one is underway, and later ones: the client
   // continues at the source. Any thread.

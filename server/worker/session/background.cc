@@ -9,6 +9,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "common/log/log.h"
@@ -18,8 +19,10 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{1000};
-// Time a command may keep running after the client has gone.
+// A command that has run for this long is not awaited any more when the client has gone.
 constexpr std::chrono::milliseconds kOutlive{2000};
+// But it has this time after it was told to stop, in which the session may be torn down. Shorter than kTick.
+constexpr std::chrono::milliseconds kStopTime{500};
 // Times after which a long command is logged. A driver call that never returns would be invisible otherwise.
 constexpr std::chrono::seconds kReportAfter[] = {std::chrono::seconds(2), std::chrono::seconds(10)};
 
@@ -101,6 +104,13 @@ void Background::run() {
   LongCommand long_command(session_.start);
   auto since = Clock::now();
   auto next_tick = Clock::now() + kTick;
+  std::optional<Clock::time_point> stopped;
+  const auto stop_if_over = [&] {
+    if (stopped || !session_.outbox.over()) return;
+    session_.compute.stop();
+    session_.adoption.stop();
+    stopped = Clock::now();
+  };
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_tick - Clock::now());
     ::poll(polled, 5, static_cast<int>(std::max<int64_t>(0, left.count())));
@@ -111,7 +121,7 @@ void Background::run() {
       polled[3].fd = -1;
     }
     if (polled[4].revents != 0) session_.migration_requests.send_to_client();
-    if (session_.outbox.over()) session_.compute.stop();
+    stop_if_over();
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;
@@ -130,8 +140,8 @@ void Background::run() {
     }
     long_command.check(session_.current_command);
     session_.outbox.send(wire::MessageKind::pong, 0, 0);
-    if (session_.outbox.over()) session_.compute.stop();
-    if (!session_.outbox.over() || now - since < kOutlive) continue;
+    stop_if_over();
+    if (!stopped || now - since < kOutlive || now - *stopped < kStopTime) continue;
     // The executor is inside the driver and the client is gone. On exit the driver frees everything that the
     // process holds.
     std::_Exit(1);

@@ -1,7 +1,7 @@
 // A session's background thread: forwards output of device code to the client; while one command takes long,
 // sends signs of life to the client and logs the command; sends the client poold's requests to migrate; ends
-// the session when poold shuts down; and exits the process when a command is still running two seconds after
-// its client has gone.
+// the session when poold shuts down; and when the client has gone, stops what the executor waits for, and
+// exits the process if a command that has run for two seconds does not end.
 #pragma once
 #include <thread>
 

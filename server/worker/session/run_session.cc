@@ -95,9 +95,11 @@ int run_session(SessionStart start) {
     const Background background(session, stop_descriptor);
     if (accept_bulk) accept_bulk(sink_of(session, bandwidth));
     if (start.control) {
-      start.control->handle(
-          server::ControlKind::end_session,
-          [&session](const server::ControlMessage& message) { session.outbox.end(message.payload); });
+      start.control->handle(server::ControlKind::end_session,
+                            [&session](const server::ControlMessage& message) {
+                              session.outbox.end(message.payload);
+                              session.adoption.stop();  // before the background thread's next look
+                            });
     }
     std::optional<Resumption> resumption;
     if (session.start.resumable) {

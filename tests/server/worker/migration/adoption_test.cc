@@ -1,6 +1,10 @@
 // A session that adopts another one, with a stream that is cut at every byte, altered at every byte, or sent
-// twice: it is adopted as a whole or not at all, and nothing remains.
+// twice: it is adopted as a whole or not at all, and nothing remains. Or it ends while it waits for the
+// source.
 #include "server/worker/migration/adoption.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -12,6 +16,7 @@
 #include "tests/server/worker/migration/played_source.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
+#include "tests/support/piped_connection.h"
 #include "tests/support/recording_connection.h"
 
 using namespace gpupool;
@@ -150,4 +155,28 @@ TEST_CASE("a client cannot name places of variables without an adoption") {
     return recorder.bytes + stream_of_session(range_base);
   });
   CHECK(outcome.adopted);
+}
+
+TEST_CASE("the end of a session ends its adoption, which waits for a source or for its commands") {
+  const bool has_source = GENERATE(false, true);
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  auto control = std::make_unique<Control>(ends[1], nullptr);
+  {
+    TestClient client(false, control.get(), 0, false, nullptr, false, {}, {}, [&](SessionStart& start) {
+      start.welcome_bulk = [](transport::Connection&, transport::Deadline, bool) { return Result<void>{}; };
+      start.bulk_connections = [has_source](const BulkSink& session) {
+        if (!session || !has_source) return;
+        auto silent = std::make_unique<testing::PipedConnection>(std::make_shared<testing::Pipe>());
+        session(std::move(silent), wire::kAdoptSequence, 0);
+      };
+    });
+    client.send(wire::Command::adopt_session, {}, true, 0);
+    CHECK(client.receive().header.kind == wire::MessageKind::pong);  // the command takes long
+    REQUIRE(server::send_control<server::ControlKind::end_session>(ends[0], {}, "enough"));
+    CHECK(client.finish() == 1);
+    CHECK(client.end_reason == "enough");
+  }
+  control.reset();
+  for (const int end : ends) ::close(end);
 }
