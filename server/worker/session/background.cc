@@ -130,7 +130,7 @@ void Background::run() {
     const auto* const bandwidth = session_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
       // The client's pings are held back behind data that exceeds its quota.
-      session_.outbox.send(wire::MessageKind::pong, 0, 0);
+      session_.outbox.send_sign_of_life();
     }
     if (current == 0 || current != seen) {
       seen = current;
@@ -139,7 +139,7 @@ void Background::run() {
       continue;
     }
     long_command.check(session_.current_command);
-    session_.outbox.send(wire::MessageKind::pong, 0, 0);
+    session_.outbox.send_sign_of_life();
     stop_if_over();
     if (!stopped || now - since < kOutlive || now - *stopped < kStopTime) continue;
     // The executor is inside the driver and the client is gone. On exit the driver frees everything that the

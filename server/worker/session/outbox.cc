@@ -65,6 +65,11 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
   return false;
 }
 
+void Outbox::send_sign_of_life() {
+  const bool is_away = resumable_ && resumable_->broken() && !resumable_->over();
+  if (!is_away) send(wire::MessageKind::pong, 0, 0);
+}
+
 void Outbox::end(std::string_view reason) {
   // Waits briefly for a sender in progress, but not for one that is blocked.
   std::unique_lock lock(mutex_, std::try_to_lock);

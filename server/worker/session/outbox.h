@@ -30,6 +30,9 @@ class Outbox {
   // Returns false if the session is over.
   bool send(wire::MessageKind kind, int32_t result, uint64_t sequence, std::span<const std::byte> body = {},
             std::span<const std::byte> more = {});
+  // Tells the client that the worker is alive, but not while the connection is broken: the caller would wait
+  // for the client's return.
+  void send_sign_of_life();
   // Sends the reason for the end of the session, waiting only briefly for a client that does not read, and
   // closes the connection.
   void end(std::string_view reason);

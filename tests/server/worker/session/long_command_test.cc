@@ -1,9 +1,14 @@
-// Tests that the log names a command that takes long and what it waits for.
+// Tests that the log names a command that takes long and what it waits for, and that its signs of life hold
+// up nothing.
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <future>
+#include <memory>
+#include <utility>
 
 #include "common/log/log.h"
 #include "protocol/images/fatbin.h"
@@ -123,4 +128,42 @@ TEST_CASE("logs a command that waits for its turn as info and does not log kept 
   CHECK(has(line, "driver_function=none"));
   CHECK(has(line, "waits_for=\"its turn on the GPU\""));
   CHECK(has(log.await("long_command_ended"), "command=cuMemsetD8Async"));
+}
+
+TEST_CASE("a session ends with poold while its client is away and a command runs") {
+  LogReader log;
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  auto control = std::make_unique<worker::Control>(ends[1], nullptr);
+  const int stop = ::eventfd(0, EFD_CLOEXEC);
+  transport::ResumableConnection* connection = nullptr;
+  std::promise<void> back;
+  {
+    TestClient client(
+        false, control.get(), 0, false, nullptr, false, {},
+        [come_back = back.get_future().share()](FakeDriver& fake) {
+          fake.in_new_context = [come_back] { come_back.wait(); };
+        },
+        [&](worker::SessionStart& start) {
+          auto resumable = std::make_unique<transport::ResumableConnection>(std::move(start.connection));
+          resumable->start();
+          connection = start.resumable = resumable.get();
+          start.resume.timeout = std::chrono::minutes(1);
+          start.stop_descriptor = stop;
+          start.connection = std::move(resumable);
+        });
+    client.retain();
+    CHECK(client.receive().header.kind == wire::MessageKind::pong);
+    connection->break_carrier({ErrorCode::lost, "cut"});
+    CHECK(!log.await("command_takes_long").empty());  // before the next sign of life
+    back.set_value();
+    CHECK(!log.await("long_command_ended").empty());
+    const uint64_t one = 1;
+    REQUIRE(::write(stop, &one, sizeof one) == sizeof one);
+    const auto told = std::chrono::steady_clock::now();
+    client.finish();
+    CHECK(std::chrono::steady_clock::now() - told < std::chrono::seconds(30));
+  }
+  control.reset();
+  for (const int end : {ends[0], ends[1], stop}) ::close(end);
 }
