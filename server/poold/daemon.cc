@@ -238,7 +238,7 @@ class Daemon {
   }
 
   void admit_lease(Client client, const std::string& token) {
-    const auto admitted = leases_.admit(token);
+    const auto admitted = leases_.admit(token, client.resume.has_value());
     if (!admitted) return refuse(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
     client.tenant = admitted->tenant;
     client.lease = admitted->lease;

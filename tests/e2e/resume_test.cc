@@ -244,6 +244,27 @@ TEST_CASE("another lease of the same tenant cannot resume a session, even with a
   expect_only_with(maker.token(maker.lease({gpu}, 100)), maker.token(maker.lease({gpu}, 100)), pool);
 }
 
+TEST_CASE("a lease's older token resumes its session, but needs the proof and begins no session") {
+  LeaseMaker maker;
+  std::vector<std::string> options = maker.options();
+  options.insert(options.end(), kResumes.begin(), kResumes.end());
+  Pool pool({}, options);
+  lease::Lease lease = maker.lease({parse_json(pool_admin(pool, {"gpus"}).output)[0]["uuid"]}, 100);
+  Resumable session(pool, maker.token(lease));
+  session.client.ping();
+  constexpr uint64_t kPong = sizeof(wire::MessageHeader);
+  lease.set_serial(lease.serial() + 1);
+  const Resumable renewed(pool, maker.token(lease));  // another session, which shows the newer token
+  hello::Hello fresh = test_hello();
+  fresh.can_resume = true;
+  fresh.token = session.token;
+  CHECK(session.answer_to(fresh).status == hello::Status::denied);
+  auto unproven = session.hello_for(1, kPong);
+  unproven.resume_proof = renewed.hello_for(1, kPong).resume_proof;
+  CHECK(session.answer_to(unproven).status == hello::Status::denied);
+  CHECK(session.answer_to(session.hello_for(1, kPong)).status == hello::Status::ok);
+}
+
 TEST_CASE("a client that cannot resume keeps no session alive") {
   Pool pool({}, kResumes);
   RawClient client(pool.poold().endpoint());

@@ -78,7 +78,7 @@ std::string Leases::new_name(const lease::Lease& lease) const {
   return tenants_.find(name) ? lease.tenant() + "/" + digits : name;
 }
 
-Result<Leases::Admitted> Leases::admit(std::string_view token) {
+Result<Leases::Admitted> Leases::admit(std::string_view token, bool resumes) {
   if (!accepts_leases())
     return refused("this server does not accept leases: [pool] public_keys is not configured");
   const auto lease = lease::check_lease(token, keys_, node_, host_.now());
@@ -95,12 +95,16 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   }
   auto gpus = find_gpus(*lease);
   if (!gpus) return gpus.error();
-  if (known != entries_.end() && lease->serial() < known->second.serial) {
-    return refused("the lease token is outdated: the lease was renewed");
-  }
+  const bool outdated = known != entries_.end() && lease->serial() < known->second.serial;
+  if (outdated && !resumes) return refused("the lease token is outdated: the lease was renewed");
   if (known != entries_.end() && *gpus != known->second.gpus) {
     return refused("the lease token names other GPUs than the lease's earlier tokens");
   }
+  const auto admitted = [&](const Entry& entry) {
+    return Admitted{entry.tenant, lease::hexadecimal(lease->id()),
+                    suspensions_.refuses_sessions(lease->id())};
+  };
+  if (outdated) return admitted(known->second);
 
   Entry& entry =
       known != entries_.end() ? known->second : entries_.try_emplace(lease->id(), context_).first->second;
@@ -116,7 +120,7 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   }
   entry.serial = lease->serial();
   entry.expires = std::max(entry.expires, Time(lease->expires_ms()));
-  return Admitted{entry.tenant, lease::hexadecimal(lease->id()), suspensions_.refuses_sessions(lease->id())};
+  return admitted(entry);
 }
 
 void Leases::put_tenant(const Entry& entry) {

@@ -61,9 +61,12 @@ class Leases {
   const std::string& boot() const { return boot_; }
   bool accepts_leases() const { return !keys_.empty(); }
 
-  // Verifies a token and returns the session's tenant and lease. ErrorCode::refused or malformed: the message
-  // is for the client.
-  Result<Admitted> admit(std::string_view token);
+  // Verifies a token and returns the session's tenant and lease. `resumes`: for a session that exists
+  // already, whose client is yet to prove that it has its resume key. Then a token from before the last
+  // renewal will do, and changes nothing of the lease: the session's links read the lease file one after the
+  // other, and may find different tokens there. ErrorCode::refused or malformed: the message is for the
+  // client.
+  Result<Admitted> admit(std::string_view token, bool resumes = false);
   // Admits no new session of the lease, and ends its sessions after `grace`. A later report says when none is
   // left. `id` must have lease::kIdBytes.
   void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace) {

@@ -39,6 +39,11 @@ struct Node {
     tenants.on_removal([this](const std::string& name) { removed.push_back(name); });
   }
   std::string admit(const lease::Lease& lease) { return admit_token(maker.token(lease)); }
+  // The same for a client that resumes one of the lease's sessions.
+  std::string readmit(const lease::Lease& lease) {
+    const auto admitted = leases.admit(maker.token(lease), /*resumes=*/true);
+    return admitted ? admitted->tenant : admitted.error().message;
+  }
   // Returns the tenant's name, or the error's message.
   std::string admit_token(const std::string& token) {
     const auto admitted = leases.admit(token);
@@ -198,6 +203,34 @@ TEST_CASE("older tokens of a renewed lease are refused", "[leases]") {
   CHECK_THAT(node.admit(lease), ContainsSubstring("other GPUs"));
 }
 
+// The links of a session resume at the same time, each with the token that it finds in the lease file.
+TEST_CASE("sessions resume with a token from before the last renewal, which changes nothing", "[leases]") {
+  Node node;
+  lease::Lease lease = node.maker.lease({gpu(0)});
+  const lease::Lease first = lease;
+  lease.set_serial(2);
+  lease.mutable_shares(0)->set_compute_milli(700);
+  const std::string name = node.admit(lease);
+  CHECK(node.readmit(first) == name);
+  CHECK(node.tenants.find(name)->quota.each.compute_milli == 700);
+  CHECK(node.report().at(lease.id()).serial() == 2);
+  CHECK_THAT(node.admit(first), ContainsSubstring("renewed"));  // a new session
+  // A newer token is as good as one for a new session.
+  lease.set_serial(3);
+  CHECK(node.readmit(lease) == name);
+  CHECK(node.report().at(lease.id()).serial() == 3);
+
+  lease::Lease elsewhere = first, expired = first;
+  elsewhere.mutable_shares(0)->set_gpu_uuid(gpu(1));
+  CHECK_THAT(node.readmit(elsewhere), ContainsSubstring("other GPUs"));
+  expired.set_issued_ms((node.now - kTenMinutes).count());
+  expired.set_expires_ms((node.now - 2 * lease::kClockSkew).count());
+  CHECK_THAT(node.readmit(expired), ContainsSubstring("expired"));
+  node.leases.end(lease.id(), "preempted", milliseconds(3'600'000));
+  CHECK_THAT(node.readmit(first), ContainsSubstring("has ended: preempted"));
+  node.leases.stop();
+}
+
 TEST_CASE("an ended lease accepts no new session and is reported once its last session is gone", "[leases]") {
   Node node;
   const lease::Lease lease = node.maker.lease({gpu(0)}), other = node.maker.lease({gpu(1)});
@@ -308,6 +341,7 @@ TEST_CASE("a lease that has moved away comes back with later tokens alone", "[le
   for (const uint64_t serial : {3u, 4u}) {
     lease.set_serial(serial);
     CHECK_THAT(node.admit(lease), ContainsSubstring("ended"));
+    CHECK_THAT(node.readmit(lease), ContainsSubstring("ended"));
   }
   lease.set_serial(5);
   CHECK(node.admit(lease) == name);
