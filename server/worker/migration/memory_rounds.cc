@@ -15,6 +15,9 @@ constexpr size_t kPieceBlocks = wire::kBulkChunkBytes / kHashedBlock;  // most b
 // Blocks that are hashed at a time. Memory of which one is read cannot be unmapped.
 constexpr size_t kHashBlocks = 64, kLastHashBlocks = 4096;
 constexpr int kMostRounds = 10;
+// Added commands that are sent between two pieces of a round. If the program adds commands faster than the
+// target executes them, sending all of them each time would make each piece wait longer than the one before.
+constexpr size_t kMostAddedBetween = 256;
 // A round that has sent no more than this is the last but one.
 constexpr uint64_t kLittle = 4u << 20;
 
@@ -155,10 +158,11 @@ Result<void> MemoryRounds::run_round(bool last) {
   staging_.resize(wire::kBulkChunkBytes);
   // Everything in this list is mapped at the target once what was added until now has been sent.
   const auto ranges = all();
+  if (auto sent = target_->send_added(); !sent) return sent;
   for (const Piece& range : ranges) {
     const size_t most = last ? kLastHashBlocks : kHashBlocks;
     for (size_t at = 0; at < range.count && !*stop_; at += most) {
-      if (auto sent = target_->send_added(); !sent) return sent;
+      if (auto sent = target_->send_added(kMostAddedBetween); !sent) return sent;
       const Piece blocks{range.id, range.address, at, std::min(most, range.count - at)};
       if (auto sent = send_blocks(blocks, last); !sent) return sent;
     }

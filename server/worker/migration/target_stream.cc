@@ -1,6 +1,7 @@
 #include "server/worker/migration/target_stream.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "protocol/calls/handles.h"
@@ -46,13 +47,15 @@ void TargetStream::take(std::unique_ptr<transport::Connection> connection) {
   sender_ = std::make_unique<CommandSender>(*connection_, kTargetTime);
 }
 
-Result<void> TargetStream::send_added() {
-  while (true) {
+Result<void> TargetStream::send_added(size_t most) {
+  for (std::optional<size_t> left;;) {
     Added next;
     {
       const std::lock_guard lock(mutex_);
       if (too_much_) return Error{ErrorCode::limit, "the program makes objects faster than they can be sent"};
-      if (added_.empty()) return {};
+      if (!left) left = std::min(most, added_.size());
+      if (*left == 0 || added_.empty()) return {};
+      --*left;
       next = std::move(added_.front());
       added_.pop_front();
       added_bytes_ -= next.bytes;

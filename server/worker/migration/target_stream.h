@@ -45,8 +45,9 @@ class TargetStream {
   void take(std::unique_ptr<transport::Connection> connection);
   // When sending and the answer must be over, whatever progress there is.
   void set_deadline(transport::Deadline deadline) { sender_->set_deadline(deadline_ = deadline); }
-  // Sends what was added until now.
-  Result<void> send_added();
+  // Sends what was added until now, at most `most` commands of it. A program may add commands faster than the
+  // target executes them, so those that are added meanwhile are left for the next call.
+  Result<void> send_added(size_t most = ~size_t{0});
   Result<void> send(wire::Command id, uint64_t context, std::span<const std::byte> body,
                     std::span<const std::byte> more = {});
   template <class Body>

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "protocol/wire/copies.h"
@@ -16,10 +17,11 @@ namespace {
 
 constexpr uint64_t kBlocks = 40, kBytes = kBlocks * kHashedBlock;
 
-// A target that keeps what it gets.
+// A target that keeps what it gets, and calls `receives` for each command.
 class Target final : public transport::Connection {
  public:
-  explicit Target(std::vector<std::byte>& got) : got_(got) {}
+  Target(std::vector<std::byte>& got, const std::function<void()>& receives)
+      : got_(got), receives_(receives) {}
   Result<size_t> send_some(std::span<const iovec> parts) override {
     size_t bytes = 0;
     for (const iovec& part : parts) {
@@ -27,6 +29,7 @@ class Target final : public transport::Connection {
       got_.insert(got_.end(), from, from + part.iov_len);
       bytes += part.iov_len;
     }
+    if (receives_) receives_();
     return bytes;
   }
   Result<size_t> receive_some(std::span<std::byte>) override { return size_t{0}; }
@@ -38,6 +41,7 @@ class Target final : public transport::Connection {
 
  private:
   std::vector<std::byte>& got_;
+  const std::function<void()>& receives_;
 };
 
 // Pages that are returned to the system when they are unmapped.
@@ -63,7 +67,9 @@ struct Memory {
 };
 
 struct Rounds {
-  Rounds() { stream.take(std::make_unique<Target>(got)); }
+  Rounds() { stream.take(std::make_unique<Target>(got, receives)); }
+  // As a program that makes an object.
+  void add_command() { stream.add({.header = {.id = 1}, .body = std::vector<std::byte>(8)}); }
   void run() { REQUIRE(rounds.run(stream, stop)); }
   uint64_t finish() {
     uint64_t bytes = 0;
@@ -91,6 +97,7 @@ struct Rounds {
     return applied;
   }
   std::vector<std::byte> got;
+  std::function<void()> receives;
   bool skips_zeros = false;
   std::atomic<bool> stop{false};
   DeviceApi api;
@@ -227,6 +234,37 @@ TEST_CASE("rounds go on until little changes") {
   source.finish();
   source.apply_to(copy, memory.address());
   CHECK(same(memory, copy));
+}
+
+// Stops adding at some time, so that a sender that waits for the end of it fails the test in finite time.
+constexpr int kMostAdded = 1'000'000;
+
+TEST_CASE("commands that are added while others are sent wait for the next time") {
+  Rounds source;
+  int received = 0;
+  source.receives = [&] {
+    if (++received < kMostAdded) source.add_command();
+  };
+  for (int i = 0; i < 3; ++i) source.add_command();
+  REQUIRE(source.stream.send_added());
+  CHECK(received == 3);
+  REQUIRE(source.stream.send_added(2));
+  CHECK(received == 5);
+}
+
+TEST_CASE("rounds end although the program makes objects faster than the target") {
+  Rounds source;
+  Memory memory(1024 * kHashedBlock);
+  source.rounds.add(memory.range());
+  int received = 0;
+  source.receives = [&] {
+    source.got.clear();
+    if (++received >= kMostAdded) return;
+    for (int i = 0; i < 2; ++i) source.add_command();
+  };
+  source.add_command();
+  source.run();
+  CHECK(received < 100'000);
 }
 
 TEST_CASE("no memory is read after it was forgotten") {
