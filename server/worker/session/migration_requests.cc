@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 using server::ControlKind;
 
 static_assert(kMostMessageBytes <= server::kMostMigrationText);
+// Calls of rouse_client() before the first break, and the most between two.
+constexpr unsigned kFirstPatience = 2, kMostPatience = 16;
 
 // Returns why the client cannot migrate the session, or null.
 const char* migration_obstacle(const SessionStart& start) {
@@ -21,6 +24,12 @@ const char* migration_obstacle(const SessionStart& start) {
   if (!start.resumable) return "only sessions that can be resumed can migrate: poold needs --resume-timeout";
   if (start.connection->direct_memory()) return "sessions over rdma cannot migrate, nor be suspended";
   return nullptr;
+}
+
+// True if the client is known to have received all bytes. It tells its position when it resumes. Bytes in
+// shared memory count as received before they are read.
+bool has_read_all(const transport::ResumableConnection& connection) {
+  return connection.unacknowledged() == 0 && !connection.shares_memory();
 }
 
 }  // namespace
@@ -55,6 +64,7 @@ void MigrationRequests::receive(const server::ControlMessage& message) {
     use_file(message.descriptor);
     open_ = number;
     ticks_ = 0;
+    patience_ = kFirstPatience;
     is_awake_ = false;
     unsent_ = message.payload;
   }
@@ -89,8 +99,11 @@ void MigrationRequests::send_to_client() {
 void MigrationRequests::rouse_client() {
   {
     const std::lock_guard lock(mutex_);
-    if (open_ == 0 || unsent_ || is_awake_ || ++ticks_ < 2) return;
-    is_awake_ = true;
+    if (open_ == 0 || unsent_ || is_awake_ || start_.resumable->broken()) return;
+    is_awake_ = has_read_all(*start_.resumable);
+    if (is_awake_ || ++ticks_ < patience_) return;
+    ticks_ = 0;
+    patience_ = std::min(2 * patience_, kMostPatience);
   }
   start_.resumable->break_carrier({ErrorCode::lost, "its client does not read a request to migrate"});
 }

@@ -33,7 +33,9 @@ class MigrationRequests {
   // Background thread.
   void send_to_client();
   // Background thread, about once a second. A program that does not call CUDA does not read the wish: breaks
-  // its connection once, so that its client resumes and reads.
+  // its connection, so that its client resumes and reads. Again, with growing patience, until the client is
+  // known to have read: a connection that broke by itself may have lost the wish, and what is sent again
+  // after the client has resumed is not read either.
   void rouse_client();
   // The client has begun to migrate. Executor's thread.
   void client_tries();
@@ -55,10 +57,11 @@ class MigrationRequests {
   Outbox& outbox_;
   const int wake_;
   bool left_ = false;
-  std::mutex mutex_;    // guards the rest
-  uint64_t open_ = 0;   // number of the request that the client has not answered; 0: none
-  unsigned ticks_ = 0;  // of rouse_client() since the request was sent
-  bool is_awake_ = false;
+  std::mutex mutex_;       // guards the rest
+  uint64_t open_ = 0;      // number of the request that the client has not answered; 0: none
+  unsigned ticks_ = 0;     // of rouse_client() since the request was sent, or since the last break by it
+  unsigned patience_ = 0;  // ticks until the next break
+  bool is_awake_ = false;  // the client has read the request
   std::optional<std::string> unsent_;  // its address, until it is sent to the client
   int file_ = -1;                      // of a request to suspend the session
 };
