@@ -243,6 +243,12 @@ Result<uint64_t> Migrator::adopted(std::chrono::seconds longest) {
     wire::Reader reader(body);
     if (header.kind == wire::MessageKind::end)
       return Error{ErrorCode::refused, std::string(reinterpret_cast<const char*>(body.data()), body.size())};
+    if (header.kind == wire::MessageKind::migration_wish) {
+      if (body.size() < sizeof(wire::MigrationWish))
+        return Error{ErrorCode::malformed, "its request to migrate is malformed"};
+      wish_ = std::move(body);
+      continue;
+    }
     if (header.kind != wire::MessageKind::reply || header.sequence != wire::kAdoptSequence)
       continue;  // a sign of life
     if (header.result != CUDA_SUCCESS) return Error{ErrorCode::refused, std::string(reader.get_text())};

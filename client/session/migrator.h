@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/process/settings.h"
@@ -50,6 +51,9 @@ class Migrator {
   Result<wire::PeerTarget> target(const PeerEnd& source, bool same_server) const;
   // Waits for the answer to ask_to_adopt(). Returns the number of the last command that the server counts.
   Result<uint64_t> adopted(std::chrono::seconds longest);
+  // The body of the migration_wish that came before that answer, and that the session has to answer when it
+  // goes on here; empty: none came.
+  std::vector<std::byte> take_wish() { return std::exchange(wish_, {}); }
 
   const hello::HelloReply& reply() const { return reply_; }
   const transport::Endpoint& server() const { return server_; }
@@ -72,6 +76,7 @@ class Migrator {
   const Settings settings_;
   std::unique_ptr<transport::ResumableConnection> connection_;
   hello::HelloReply reply_;
+  std::vector<std::byte> wish_;
 };
 
 }  // namespace gpupool::client

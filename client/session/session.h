@@ -263,6 +263,9 @@ class Session {
   std::set<std::string> unreachable_peers_;  // addresses of servers to which the present one cannot connect
   std::atomic<uint64_t> server_id_{0};
   std::atomic<bool> migrating_{false};
+  // The migration_wish that a new server sent before the session had arrived there; empty: none. Belongs to
+  // the thread that has set migrating_, which passes it on at its end.
+  std::vector<std::byte> wish_on_arrival_;
   std::atomic<bool> makes_timeline_{false};    // the server takes read_clock
   transport::Clock::time_point next_clock_{};  // of the timeline's thread
   uint64_t last_clock_ = 0;                    // likewise: the last command when it asked for the clock

@@ -1,5 +1,6 @@
 // The part of Session that moves it to another server (docs/adr/0037-migration.md).
 #include <thread>
+#include <utility>
 
 #include "client/process/log.h"
 #include "client/session/migrator.h"
@@ -45,7 +46,12 @@ bool Session::on_migration_wish(std::span<const std::byte> body) {
         writer.put_text(reason);
       });
     }
-    if (!busy) migrating_.store(false);
+    if (busy) return;
+    // A wish that came while the session was arriving elsewhere. poold asks for nothing else until it is
+    // answered.
+    const auto next = std::exchange(wish_on_arrival_, {});
+    migrating_.store(false);
+    if (!next.empty()) (void)on_migration_wish(next);
   }).detach();
   return true;
 }
@@ -195,6 +201,7 @@ void Session::continue_on(Migrator& target, const std::shared_ptr<BulkConnection
     const std::lock_guard lock(server_mutex_);
     unreachable_peers_.clear();
   }
+  wish_on_arrival_ = target.take_wish();
   links_.switch_to(links);
   reconnector_.switch_to(resume_terms(target.reply(), target.server(), target.options(), target.settings()),
                          target.take_connection());

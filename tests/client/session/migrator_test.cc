@@ -253,6 +253,21 @@ TEST_CASE("migrator: learns the number of the last command when the session was 
   const auto adopted = migrator->adopted(std::chrono::seconds(30));
   REQUIRE(adopted);
   CHECK(*adopted == 4711);
+  CHECK(migrator->take_wish().empty());
+}
+
+TEST_CASE("migrator: keeps a request to migrate that comes before the session was adopted") {
+  Target target;
+  const auto migrator = target.open();
+  REQUIRE(migrator->ask_to_adopt());
+  (void)target.worker.await_command(Command::adopt_session);
+  const std::string wish = bytes_of(wire::MigrationWish{7}) + "tcp://gpu-2:9700";
+  target.worker.send(wire::MessageKind::migration_wish, 0, wish);
+  target.worker.reply(wire::kAdoptSequence, bytes_of(wire::AdoptedSession{4711}));
+  REQUIRE(migrator->adopted(std::chrono::seconds(30)));
+  const auto kept = migrator->take_wish();
+  CHECK(std::string(reinterpret_cast<const char*>(kept.data()), kept.size()) == wish);
+  CHECK(migrator->take_wish().empty());
 }
 
 TEST_CASE("migrator: a session that was not adopted is reported with the reason") {
@@ -281,6 +296,11 @@ TEST_CASE("migrator: a session that was not adopted is reported with the reason"
     target.worker.reply(wire::kAdoptSequence, std::string(9, '1'));
     code = ErrorCode::malformed;
     reason = "its answer is malformed";
+  }
+  SECTION("a request to migrate is too short") {
+    target.worker.send(wire::MessageKind::migration_wish, 0, "1234567");
+    code = ErrorCode::malformed;
+    reason = "its request to migrate is malformed";
   }
   SECTION("the message is above the limit") {
     target.worker.send_bytes(bytes_of(wire::MessageHeader{.length = wire::kMaxBodyBytes + 1}));

@@ -52,18 +52,30 @@ void let_move(FakeWorker& source, FakeWorker& target) {
   });
 }
 
-// Asks the session of this process to move to the other server. Returns the reason of its answer.
-std::string reason_for_staying(FakeWorker& source, const std::string& address) {
-  source.send(wire::MessageKind::migration_wish, 0, bytes_of(wire::MigrationWish{kWish}) + address);
-  wire::Buffer reply;  // a waiting call reads the wish, too
-  if (sessions()[0]->call(
-          kRow, nullptr, [](wire::Writer&) {}, reply) != CUDA_SUCCESS)
-    return "the call failed";
-  const ReceivedCommand answer = source.await_command(Command::end_migration);
+void send_wish(FakeWorker& worker, const std::string& address) {
+  worker.send(wire::MessageKind::migration_wish, 0, bytes_of(wire::MigrationWish{kWish}) + address);
+}
+
+// Has the session of this process read a wish: a waiting call does. Returns false if the call fails.
+bool read_wish() {
+  wire::Buffer reply;
+  return sessions()[0]->call(
+             kRow, nullptr, [](wire::Writer&) {}, reply) == CUDA_SUCCESS;
+}
+
+// Returns the reason for which the session stays with the worker, or what else it has answered to the wish.
+std::string reason_of_answer(FakeWorker& worker) {
+  const ReceivedCommand answer = worker.await_command(Command::end_migration);
   const auto ended = answer.as<wire::EndMigration>();
   if (ended.number != kWish || ended.migrated != 0) return "another answer";
   wire::Reader reader(std::as_bytes(std::span(answer.body)).subspan(sizeof ended));
   return std::string(reader.get_text());
+}
+
+// Asks the session of this process to move to the other server. Returns the reason of its answer.
+std::string reason_for_staying(FakeWorker& source, const std::string& address) {
+  send_wish(source, address);
+  return read_wish() ? reason_of_answer(source) : "the call failed";
 }
 
 struct Asked {
@@ -108,6 +120,29 @@ TEST_CASE("session: moves between tls ports only if both servers can encrypt it,
   expect(true, true, "told to begin");
   expect(false, true, "the source's worker cannot encrypt the migration: it is of an older release");
   expect(true, false, "the target's worker cannot encrypt the migration: it is of an older release");
+}
+
+TEST_CASE("session: answers a request to migrate that comes while it is arriving") {
+  const Environment environment{{"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_SHM", "0"}};
+  const auto got = in_child(environment, []() -> std::string {
+    FakeWorker& source = *make_server().release();  // sessions are never closed
+    FakeWorker& target = *make_server().release();
+    target.ignore(Command::adopt_session);
+    source.on(Command::migrate_session, [&](const ReceivedCommand& command) {
+      send_wish(target, "tls://127.0.0.1:1");
+      target.reply(wire::kAdoptSequence, bytes_of(wire::AdoptedSession{command.header.sequence}));
+      source.reply(command.header.sequence);
+    });
+    ::setenv("GPUPOOL", source.url().c_str(), 1);
+    if (initialise() != CUDA_SUCCESS) return "cannot connect";
+    send_wish(source, target.url());
+    if (!read_wish()) return "the call failed";
+    if (source.await_command(Command::end_migration).as<wire::EndMigration>().migrated != 1)
+      return "the session has not moved";
+    return reason_of_answer(target);
+  });
+  INFO(got.errors);
+  CHECK(got.result == "an unencrypted session moves to tcp:// addresses only");
 }
 
 TEST_CASE("session: is copied to directly again when it has moved from a server that was not reached") {
