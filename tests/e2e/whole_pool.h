@@ -1,6 +1,7 @@
 // A whole pool for tests: pool-scheduler and two poolds with two softgpu devices each.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/e2e/pool.h"
@@ -31,9 +32,12 @@ class WholePool {
     wishes.insert(wishes.end(), program.begin(), program.end());
     return wishes;
   }
-  std::string pool_admin(std::vector<std::string> words) const {
+  Finished run_pool_admin(std::vector<std::string> words) const {
     words.insert(words.begin(), {program_path("pool-admin"), "--scheduler", scheduler_.address()});
-    return run_to_end(words).output;
+    return run_to_end(words);
+  }
+  std::string pool_admin(std::vector<std::string> words) const {
+    return run_pool_admin(std::move(words)).output;
   }
   bool is_idle() const {
     return eventually([&] { return has(pool_admin({"leases"}), "no leases"); });
