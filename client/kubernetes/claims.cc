@@ -81,7 +81,7 @@ Result<void> Claims::begin(const ClaimName& name) {
   auto claim = read_claim(name);
   if (!claim) {
     if (claim.error().code != ErrorCode::unavailable)
-      report(api_, name, EventType::warning, "Refused", claim.error().message, settings_.driver);
+      report(api_, name, EventType::warning, "Refused", claim.error().message, settings_.driver.name);
     return claim.error();
   }
   const std::lock_guard lock(mutex_);
@@ -111,7 +111,7 @@ Result<Claims::Prepared> Claims::finish(const ClaimName& name, Clock::time_point
   if (!held) return Error{ErrorCode::unavailable, "claim " + text_of(name) + " was released meanwhile"};
   const ClaimLease::State state = held->lease->await(deadline);
   if (state.phase == ClaimLease::Phase::refused) {
-    report(api_, name, EventType::warning, "Refused", state.text, settings_.driver);
+    report(api_, name, EventType::warning, "Refused", state.text, settings_.driver.name);
     if (const auto released = release(name.uid); !released) return released.error();
     return Error{ErrorCode::refused, state.text};
   }
@@ -172,7 +172,7 @@ Result<void> Claims::describe(const StoredClaim& claim) const {
 }
 
 Result<std::unique_ptr<ClaimLease>> Claims::open_lease(const StoredClaim& claim) const {
-  auto address = address_for(settings_.server, claim.lease);
+  auto address = address_for(settings_.driver.server, claim.lease);
   if (!address) return address.error();
   // Another node has another lease, even if a claim is prepared there while this node is not reachable.
   address->request.set_id(lease_client::request_id_of(claim.name.uid + " " + settings_.node));
@@ -181,12 +181,12 @@ Result<std::unique_ptr<ClaimLease>> Claims::open_lease(const StoredClaim& claim)
   address->request.add_labels("namespace=" + claim.name.space);
   // Secrets are replaced while leases are held.
   const auto renewed = [this, space = claim.name.space] {
-    const auto token = token_of(api_, settings_.tenant, space);
+    const auto token = token_of(api_, settings_.driver.tenant, space);
     return token ? *token : "";
   };
   return std::make_unique<ClaimLease>(lease_client::LeaseClient::Settings{.address = std::move(*address),
                                                                           .token = claim.token,
-                                                                          .tls = settings_.tls,
+                                                                          .tls = settings_.driver.tls,
                                                                           .renewed_token = renewed},
                                       store_.lease_folder(claim.name.uid), claim.prepared);
 }
@@ -209,7 +209,8 @@ void Claims::report_state(Held& held) {
   const ClaimLease::State state = held.lease->state();
   if (state.phase == ClaimLease::Phase::granted && !held.reported.empty()) {
     held.reported.clear();
-    report(api_, held.claim.name, EventType::normal, "Granted", "the lease was granted", settings_.driver);
+    report(api_, held.claim.name, EventType::normal, "Granted", "the lease was granted",
+           settings_.driver.name);
   }
   const bool is_news = state.phase == ClaimLease::Phase::waiting && !state.text.empty() &&
                        state.text != held.reported && Clock::now() - held.reported_at >= kBetweenEvents;
@@ -217,7 +218,7 @@ void Claims::report_state(Held& held) {
   held.reported = state.text;
   held.reported_at = Clock::now();
   report(api_, held.claim.name, EventType::warning, state.lost ? "LeaseLost" : "Waiting", state.text,
-         settings_.driver);
+         settings_.driver.name);
 }
 
 // Returns leases that the kubelet has forgotten.
@@ -290,30 +291,31 @@ Result<StoredClaim> Claims::read_claim(const ClaimName& name) const {
     return Error{ErrorCode::unavailable, "cannot read claim " + text_of(name) + ": " + reply->reason()};
   if (name_of(reply->body).uid != name.uid)
     return Error{ErrorCode::unavailable, "claim " + text_of(name) + " is another one now"};
-  const auto allocation = read_allocation(reply->body, settings_.driver);
+  const auto allocation = read_allocation(reply->body, settings_.driver.name);
   if (!allocation) return allocation.error();
   if (const auto checked = check_node(reply->body); !checked) return checked.error();
   StoredClaim claim{name, allocation->devices, allocation->lease, "", false};
   auto models = models_of(*allocation);
   if (!models) return models.error();
   claim.lease.models = std::move(*models);
-  auto token = token_of(api_, settings_.tenant, name.space);
+  auto token = token_of(api_, settings_.driver.tenant, name.space);
   if (!token) return token.error();
   claim.token = std::move(*token);
-  if (const auto address = address_for(settings_.server, claim.lease); !address) return address.error();
+  if (const auto address = address_for(settings_.driver.server, claim.lease); !address)
+    return address.error();
   return claim;
 }
 
 // Returns the models of the allocated devices, to which the lease is restricted.
 Result<std::vector<std::string>> Claims::models_of(const Allocation& allocation) const {
   const auto slices = api_.list("/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.driver%3D" +
-                                escaped(settings_.driver));
+                                escaped(settings_.driver.name));
   if (!slices) return slices.error();
   std::vector<std::string> models;
   for (const AllocatedDevice& wanted : allocation.devices) {
     std::string model;
     for (const Json& slice : *slices) {
-      if (text_member(slice, {"spec", "driver"}) != settings_.driver ||
+      if (text_member(slice, {"spec", "driver"}) != settings_.driver.name ||
           text_member(slice, {"spec", "pool", "name"}) != wanted.pool)
         continue;
       for (const Json& device : member(slice, {"spec", "devices"})) {

@@ -15,7 +15,7 @@
 
 #include "client/kubernetes/claim_lease.h"
 #include "client/kubernetes/claim_store.h"
-#include "client/kubernetes/tenant.h"
+#include "client/kubernetes/driver.h"
 #include "client/run/environment.h"
 
 namespace gpupool::kubernetes {
@@ -23,11 +23,8 @@ namespace gpupool::kubernetes {
 class Claims {
  public:
   struct Settings {
-    std::string driver;
-    std::string server;  // pool://
-    transport::TlsOptions tls;
+    DriverSettings driver;
     std::string node;
-    TenantSettings tenant;
     std::chrono::seconds prepare_wait{20};  // the kubelet gives a call 45 s
     std::string cdi_file;
     run::Installation installation;  // paths of the host

@@ -74,7 +74,7 @@ void Controller::note(const char* what, const Result<void>& result) {
 }
 
 Result<pool::ListNodesReply> Controller::ask_nodes() {
-  auto address = pool::parse_pool_address(settings_.server);
+  auto address = pool::parse_pool_address(settings_.driver.server);
   if (!address) return address.error();
   std::string token;
   if (!settings_.operator_token_file.empty()) {
@@ -86,8 +86,8 @@ Result<pool::ListNodesReply> Controller::ask_nodes() {
   // One attempt for each scheduler, and one for a leader that one of them names.
   for (size_t tries = 0; tries <= address->schedulers.size(); ++tries) {
     const pool::Scheduler scheduler = address->schedulers[scheduler_ % address->schedulers.size()];
-    const auto stub =
-        pool::PoolAdmin::NewStub(pool::open_channel(*address, scheduler, settings_.tls, kMostLeaseBytes));
+    const auto stub = pool::PoolAdmin::NewStub(
+        pool::open_channel(*address, scheduler, settings_.driver.tls, kMostLeaseBytes));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
@@ -130,11 +130,11 @@ Result<void> Controller::publish(const pool::ListNodesReply& nodes) {
 // Returns the slices of the pool, in the order of their numbers.
 Result<Json> Controller::list_slices() const {
   const auto all =
-      api_.list(std::string(kSlices) + "?fieldSelector=spec.driver%3D" + escaped(settings_.driver));
+      api_.list(std::string(kSlices) + "?fieldSelector=spec.driver%3D" + escaped(settings_.driver.name));
   if (!all) return all.error();
   std::map<std::pair<size_t, std::string>, Json> ordered;
   for (const Json& slice : *all) {
-    if (text_member(slice, {"spec", "driver"}) != settings_.driver ||
+    if (text_member(slice, {"spec", "driver"}) != settings_.driver.name ||
         text_member(slice, {"spec", "pool", "name"}) != settings_.pool)
       continue;
     const std::string name = text_member(slice, {"metadata", "name"});
@@ -148,7 +148,7 @@ Result<Json> Controller::list_slices() const {
 // Writes the slices and removes others of the pool. Returns false if the API server has left out that devices
 // are shared, which it does without saying so if the feature is off.
 Result<bool> Controller::replace(const Json& present, const Json& devices) {
-  const Json slices = slices_of(devices, settings_.driver, settings_.pool, generation_of(present) + 1);
+  const Json slices = slices_of(devices, settings_.driver.name, settings_.pool, generation_of(present) + 1);
   std::set<std::string> written;
   Json answers = Json::array();
   for (Json slice : slices) {
@@ -202,20 +202,23 @@ Result<void> Controller::check_claims() {
 bool Controller::check(const Json& claim) {
   const ClaimName name = name_of(claim);
   const auto refuse = [&](const std::string& why) {
-    report(api_, name, EventType::warning, "Impossible", why, settings_.driver);
+    report(api_, name, EventType::warning, "Impossible", why, settings_.driver.name);
     return true;
   };
-  const auto lease = read_request(claim, settings_.driver, settings_.device_class);
+  const auto lease = read_request(claim, settings_.driver.name, settings_.device_class);
   if (!lease) return refuse(lease.error().message);
   if (lease->gpus == 0) return true;  // of another driver
-  auto address = address_for(settings_.server, *lease);
+  auto address = address_for(settings_.driver.server, *lease);
   if (!address) return refuse(address.error().message);
-  const auto token = token_of(api_, settings_.tenant, name.space);
+  const auto token = token_of(api_, settings_.driver.tenant, name.space);
   if (!token) return token.error().code == ErrorCode::invalid && refuse(token.error().message);
   address->request.set_check_only(true);
   address->request.set_program("claim " + text_of(name));
   lease_client::LeaseClient client(
-      {.address = std::move(*address), .token = *token, .tls = settings_.tls, .patience = kCheckPatience},
+      {.address = std::move(*address),
+       .token = *token,
+       .tls = settings_.driver.tls,
+       .patience = kCheckPatience},
       [](const pool::Granted&) { return Result<void>(); }, [](const std::string&) {});
   const Result<void> checked = client.run();
   if (checked) return true;

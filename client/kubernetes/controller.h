@@ -8,22 +8,18 @@
 #include <string>
 
 #include "client/kubernetes/claim.h"
-#include "client/kubernetes/tenant.h"
+#include "client/kubernetes/driver.h"
 #include "protocol/control/pool_admin.pb.h"
-#include "protocol/transport/transport.h"
 
 namespace gpupool::kubernetes {
 
 class Controller {
  public:
   struct Settings {
-    std::string driver;
-    std::string server;  // pool://
-    transport::TlsOptions tls;
+    DriverSettings driver;
     std::string operator_token_file;  // empty: none
-    TenantSettings tenant;
-    std::string pool;          // name of the pool in ResourceSlices
-    std::string device_class;  // whose claims are checked
+    std::string pool;                 // name of the pool in ResourceSlices
+    std::string device_class;         // whose claims are checked
   };
   Controller(Settings settings, const ApiServer& api) : settings_(std::move(settings)), api_(api) {}
 

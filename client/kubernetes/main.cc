@@ -62,26 +62,23 @@ int run_node(const Options& options) {
   if (!own) return fail(own.error());
   const auto installation = copy_installation(*own, options.state_folder);
   if (!installation) return fail(installation.error());
-  const auto container_ca = copy_file(options.tls.ca, options.state_folder, "ca.pem");
+  const auto container_ca = copy_file(options.driver.tls.ca, options.state_folder, "ca.pem");
   if (!container_ca) return fail(container_ca.error());
   const ApiServer api(options.api);
   Claims claims({.driver = options.driver,
-                 .server = options.server,
-                 .tls = options.tls,
                  .node = options.node_name,
-                 .tenant = options.tenant,
                  .prepare_wait = std::chrono::seconds(options.prepare_wait),
                  .cdi_file = options.cdi_file,
                  .installation = *installation,
                  .container_tls_ca = *container_ca},
                 api, std::move(*store));
   claims.adopt();
-  DraPlugin dra(options.kubelet_folder, options.driver, claims);
+  DraPlugin dra(options.kubelet_folder, options.driver.name, claims);
   std::vector<std::unique_ptr<DevicePlugin>> plugins;
   for (const Resource& resource : options.resources) {
     plugins.push_back(std::make_unique<DevicePlugin>(
         options.kubelet_folder, resource,
-        DevicePlugin::Settings{options.server, options.units, options.tenant.default_token_file,
+        DevicePlugin::Settings{options.driver.server, options.units, options.driver.tenant.default_token_file,
                                *container_ca, *installation}));
   }
   std::vector<std::string> problems(plugins.size() + 1);
@@ -97,10 +94,7 @@ int run_node(const Options& options) {
 int run_controller(const Options& options) {
   const ApiServer api(options.api);
   Controller controller({.driver = options.driver,
-                         .server = options.server,
-                         .tls = options.tls,
                          .operator_token_file = options.operator_token_file,
-                         .tenant = options.tenant,
                          .pool = options.pool,
                          .device_class = options.device_class},
                         api);

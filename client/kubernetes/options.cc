@@ -22,13 +22,13 @@ struct Words {
 };
 
 void add_common_options(CLI::App& app, Options& options, Words& words) {
-  app.add_option("--server", options.server,
+  app.add_option("--server", options.driver.server,
                  "The pool: pool://HOST:PORT[,HOST:PORT...][?insecure=1] [$GPUPOOL]");
-  app.add_option("--tls-ca", options.tls.ca, "CA certificates of the schedulers and poolds (PEM)");
-  app.add_option("--driver", options.driver, "Name of the DRA driver [gpupool.dev]");
-  app.add_option("--token-secret", options.tenant.secret,
+  app.add_option("--tls-ca", options.driver.tls.ca, "CA certificates of the schedulers and poolds (PEM)");
+  app.add_option("--driver", options.driver.name, "Name of the DRA driver [gpupool.dev]");
+  app.add_option("--token-secret", options.driver.tenant.secret,
                  "Name of the Secret with a namespace's token, in its key `token` [gpupool-token]");
-  app.add_option("--token-file", options.tenant.default_token_file,
+  app.add_option("--token-file", options.driver.tenant.default_token_file,
                  "File with the token of namespaces without the Secret, and of the device plugin");
   app.add_option("--api-server", options.api.url, "URL of the API server [that of the cluster]");
   app.add_option("--api-token-file", options.api.token_file, "File with its token [of the service account]");
@@ -70,9 +70,9 @@ void add_controller_options(CLI::App& app, Options& options) {
 
 // Returns what is wrong; empty: nothing.
 std::string complete(Options& options, const Words& words) {
-  if (options.server.empty()) options.server = environment_text("GPUPOOL");
-  if (options.server.empty()) return "--server is missing: the pool's pool://HOST:PORT";
-  if (const auto parsed = pool::parse_pool_address(options.server); !parsed)
+  if (options.driver.server.empty()) options.driver.server = environment_text("GPUPOOL");
+  if (options.driver.server.empty()) return "--server is missing: the pool's pool://HOST:PORT";
+  if (const auto parsed = pool::parse_pool_address(options.driver.server); !parsed)
     return "--server: " + parsed.error().message;
   (void)log::parse(words.log_format, options.log_format);
   if (options.node_name.empty()) options.node_name = environment_text("NODE_NAME");

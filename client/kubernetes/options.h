@@ -7,19 +7,15 @@
 
 #include "client/kubernetes/api_server.h"
 #include "client/kubernetes/device_plugin.h"
-#include "client/kubernetes/tenant.h"
+#include "client/kubernetes/driver.h"
 #include "common/log/log.h"
-#include "protocol/transport/transport.h"
 
 namespace gpupool::kubernetes {
 
 struct Options {
   bool node = false;  // else the controller
-  std::string driver = "gpupool.dev";
-  std::string server;
-  transport::TlsOptions tls;
+  DriverSettings driver;
   ApiServer::Settings api;
-  TenantSettings tenant;
   log::Format log_format = log::Format::text;
 
   // node
