@@ -56,7 +56,7 @@ class World:
 
 
 class PluginTest(unittest.TestCase):
-    """A test in the world that setUpModule() made, with a cluster of its own. The namespaces are named as their tenants."""
+    """A test in the world that kubernetes_test.py made, with a cluster of its own. The namespaces are named as their tenants."""
     world = None
     consumable_capacity = True
     node_options = ()

@@ -1,7 +1,6 @@
 // Tests of the files of claims and of containers.
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -9,6 +8,7 @@
 #include "client/kubernetes/host_files.h"
 #include "tests/support/catch.h"
 #include "tests/support/has.h"
+#include "tests/support/processes.h"
 
 using namespace gpupool;
 using namespace gpupool::kubernetes;
@@ -16,20 +16,6 @@ using namespace gpupool::testing;
 namespace fs = std::filesystem;
 
 namespace {
-
-class Folder {
- public:
-  Folder() : path_((fs::temp_directory_path() / "gpupool-kubernetes-XXXXXX").string()) {
-    REQUIRE(::mkdtemp(path_.data()) != nullptr);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 mode_t mode_of(const fs::path& path) {
   struct stat about {};
@@ -54,8 +40,8 @@ StoredClaim claim(const std::string& uid) {
 }  // namespace
 
 TEST_CASE("claims are read as they were stored, and only root reaches them") {
-  const Folder folder;
-  const auto store = ClaimStore::open(folder.path() + "/state");
+  const TemporaryFolder folder;
+  const auto store = ClaimStore::open(folder.path().string() + "/state");
   REQUIRE(store);
   REQUIRE(store->put(claim("u-1")));
   StoredClaim prepared = claim("u-1");
@@ -71,7 +57,7 @@ TEST_CASE("claims are read as they were stored, and only root reaches them") {
   CHECK(all[0].lease.terms == "mode=hard");
   CHECK(all[0].token == "secret");
   CHECK(all[0].prepared);
-  CHECK(mode_of(folder.path() + "/state") == 0700);
+  CHECK(mode_of(folder.path().string() + "/state") == 0700);
   CHECK(mode_of(store->lease_folder("u-1")) == 0755);  // every user of a container
   REQUIRE(store->remove("u-1"));
   REQUIRE(store->remove("u-1"));
@@ -79,17 +65,17 @@ TEST_CASE("claims are read as they were stored, and only root reaches them") {
 }
 
 TEST_CASE("a file that was cut off is reported, and an unfinished claim is removed") {
-  const Folder folder;
-  const auto store = ClaimStore::open(folder.path());
+  const TemporaryFolder folder;
+  const auto store = ClaimStore::open(folder.path().string());
   REQUIRE(store);
-  write(folder.path() + "/claims/u-1/claim.json", "{\"namespace\": ");
-  write(folder.path() + "/claims/u-2/lease/servers", "");
+  write(folder.path().string() + "/claims/u-1/claim.json", "{\"namespace\": ");
+  write(folder.path().string() + "/claims/u-2/lease/servers", "");
   REQUIRE(store->put(claim("u-3")));
   std::vector<std::string> report;
   CHECK(store->read_all(report).size() == 1);
   REQUIRE(report.size() == 1);
   CHECK(has(report[0], "u-1/claim.json"));
-  CHECK_FALSE(fs::exists(folder.path() + "/claims/u-2"));
+  CHECK_FALSE(fs::exists(folder.path().string() + "/claims/u-2"));
 }
 
 TEST_CASE("a UID that would lead out of the folder is none") {
@@ -98,12 +84,13 @@ TEST_CASE("a UID that would lead out of the folder is none") {
 }
 
 TEST_CASE("the client library is copied once, and another version beside it") {
-  const Folder folder;
-  const run::Installation own{folder.path() + "/own/bin", folder.path() + "/own/lib/client"};
+  const TemporaryFolder folder;
+  const run::Installation own{folder.path().string() + "/own/bin",
+                              folder.path().string() + "/own/lib/client"};
   write(own.client / "libcuda.so.1", "one");
   write(own.programs / "pool-lease", "program");
-  write(folder.path() + "/own/lib/libgrpc.so.1", "library");
-  const std::string host = folder.path() + "/host";
+  write(folder.path().string() + "/own/lib/libgrpc.so.1", "library");
+  const std::string host = folder.path().string() + "/host";
   const auto first = copy_installation(own, host);
   REQUIRE(first);
   CHECK(fs::exists(first->client / "libcuda.so.1"));
@@ -115,5 +102,5 @@ TEST_CASE("the client library is copied once, and another version beside it") {
   REQUIRE(second);
   CHECK(second->client != first->client);
   CHECK(fs::exists(first->client / "libcuda.so.1"));  // running containers use it
-  CHECK_FALSE(copy_installation({own.programs, folder.path() + "/none"}, host));
+  CHECK_FALSE(copy_installation({own.programs, folder.path().string() + "/none"}, host));
 }

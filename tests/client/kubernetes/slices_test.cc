@@ -1,6 +1,8 @@
 // Tests of the ResourceSlices of a pool.
 #include "client/kubernetes/slices.h"
 
+#include <initializer_list>
+
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -8,23 +10,32 @@ using namespace gpupool::kubernetes;
 
 namespace {
 
-void add_node(pool::ListNodesReply& nodes, const std::string& rack, const std::string& model, int gpus) {
-  pool::NodeState& node = *nodes.add_nodes();
-  node.set_rack(rack);
-  for (int gpu = 0; gpu < gpus; ++gpu) {
-    pool::PoolGpu& one = *node.add_gpus();
-    one.set_model(model);
-    one.set_memory_bytes(uint64_t{80} << 30);
+struct Host {
+  const char* rack;
+  const char* model;
+  int gpus;
+};
+
+// Returns a pool of these nodes, whose GPUs have 80 GiB.
+pool::ListNodesReply pool_of(std::initializer_list<Host> hosts) {
+  pool::ListNodesReply nodes;
+  for (const Host& host : hosts) {
+    pool::NodeState& node = *nodes.add_nodes();
+    node.set_rack(host.rack);
+    for (int gpu = 0; gpu < host.gpus; ++gpu) {
+      pool::PoolGpu& one = *node.add_gpus();
+      one.set_model(host.model);
+      one.set_memory_bytes(uint64_t{80} << 30);
+    }
   }
+  return nodes;
 }
 
 }  // namespace
 
 TEST_CASE("GPUs of a model are one device with the sum of their capacity") {
-  pool::ListNodesReply nodes;
-  add_node(nodes, "r1", "NVIDIA H100 80GB HBM3", 8);
-  add_node(nodes, "r2", "NVIDIA H100 80GB HBM3", 8);
-  const Json devices = devices_of(nodes, true);
+  const Json devices =
+      devices_of(pool_of({{"r1", "NVIDIA H100 80GB HBM3", 8}, {"r2", "NVIDIA H100 80GB HBM3", 8}}), true);
   REQUIRE(devices.size() == 1);
   const Json& device = devices[0];
   CHECK(device["name"] == "nvidia-h100-80gb-hbm3");
@@ -40,19 +51,14 @@ TEST_CASE("GPUs of a model are one device with the sum of their capacity") {
 }
 
 TEST_CASE("a rack is an attribute if all GPUs of the model are there") {
-  pool::ListNodesReply nodes;
-  add_node(nodes, "r1", "softgpu", 1);
-  add_node(nodes, "r1", "softgpu", 2);
-  const Json devices = devices_of(nodes, true);
+  const Json devices = devices_of(pool_of({{"r1", "softgpu", 1}, {"r1", "softgpu", 2}}), true);
   CHECK(devices[0]["attributes"]["rack"]["string"] == "r1");
   CHECK_FALSE(devices[0]["attributes"].contains("zone"));
   CHECK_FALSE(devices[0]["attributes"].contains("architecture"));
 }
 
 TEST_CASE("nodes that take no leases and GPUs that are withheld are left out") {
-  pool::ListNodesReply nodes;
-  add_node(nodes, "", "a", 1);
-  add_node(nodes, "", "b", 2);
+  pool::ListNodesReply nodes = pool_of({{"", "a", 1}, {"", "b", 2}});
   nodes.mutable_nodes(0)->set_condition(pool::NodeState::DRAINED);
   nodes.mutable_nodes(1)->mutable_gpus(0)->set_withheld_because("another node reports it");
   const Json devices = devices_of(nodes, true);
@@ -61,9 +67,7 @@ TEST_CASE("nodes that take no leases and GPUs that are withheld are left out") {
 }
 
 TEST_CASE("without consumable capacity each GPU is a device") {
-  pool::ListNodesReply nodes;
-  add_node(nodes, "", "Model X", 3);
-  const Json devices = devices_of(nodes, false);
+  const Json devices = devices_of(pool_of({{"", "Model X", 3}}), false);
   REQUIRE(devices.size() == 3);
   CHECK(devices[2]["name"] == "model-x-gpu2");
   CHECK_FALSE(devices[0].contains("allowMultipleAllocations"));
@@ -71,18 +75,13 @@ TEST_CASE("without consumable capacity each GPU is a device") {
 }
 
 TEST_CASE("models whose names differ in signs only get different devices") {
-  pool::ListNodesReply nodes;
-  add_node(nodes, "", "X/1", 1);
-  add_node(nodes, "", "X 1", 1);
-  const Json devices = devices_of(nodes, true);
+  const Json devices = devices_of(pool_of({{"", "X/1", 1}, {"", "X 1", 1}}), true);
   REQUIRE(devices.size() == 2);
   CHECK(devices[0]["name"] != devices[1]["name"]);
 }
 
 TEST_CASE("slices have at most 128 devices, and say how many they are") {
-  pool::ListNodesReply nodes;
-  for (int node = 0; node < 30; ++node) add_node(nodes, "", "m", 10);
-  const Json devices = devices_of(nodes, false);
+  const Json devices = devices_of(pool_of({{"", "m", 300}}), false);
   const Json slices = slices_of(devices, "gpupool.dev", "gpupool", 7);
   REQUIRE(slices.size() == 3);
   CHECK(slices[2]["metadata"]["name"] == "gpupool.dev-gpupool-2");

@@ -1,0 +1,30 @@
+"""Tests of the device plugin."""
+from kubelet import Container, DevicePluginKubelet
+from plugin import DRIVER, PluginTest, eventually
+
+
+class DevicePlugins(PluginTest):
+    node_options = ("--resource", f"{DRIVER}/gpu", "--resource", f"{DRIVER}/quarter:compute=25&memory=64MiB", "--units", "5")
+
+    def setUp(self):
+        if not self.world.is_bundle:
+            self.skipTest("patchelf is not installed: pool-lease would not run in containers")
+        token = self.world.folder / "pool/research.token"
+        self.node_options = (*type(self).node_options, "--token-file", token)
+        super().setUp()
+
+    def test_containers_get_their_share_and_a_kubelet_that_restarts_finds_the_plugin(self):
+        for _ in range(2):  # the second kubelet has removed the sockets
+            with DevicePluginKubelet(self.kubelet) as kubelet:
+                eventually(lambda: len(kubelet.resources()) == 2, self.state)
+                request = kubelet.resources()[f"{DRIVER}/quarter"]
+                self.assertEqual(request.version, "v1beta1")
+                units = kubelet.list(request)
+                self.assertEqual([unit.health for unit in units], ["Healthy"] * 5)
+                answer = kubelet.allocate(request, [unit.ID for unit in units[:2]])
+                container = Container.of_answer(answer)
+                self.assertIn("gpus=2&compute=25&memory=64MiB", container.variables["GPUPOOL"])
+                status, out = container.run(self.world.build / "examples/vector_add")
+                self.assertEqual(status, 0, out)
+                self.assertIn("PASSED", out)
+        eventually(self.pool.is_idle, self.state)

@@ -1,0 +1,45 @@
+"""Tests of the controller: the ResourceSlices of the pool, and the check of claims."""
+from plugin import GPUS, PluginTest, eventually
+
+
+class Slices(PluginTest):
+    def test_the_pool_is_one_shared_device_of_all_nodes(self):
+        [piece] = self.api.all("ResourceSlice")
+        self.assertTrue(piece["spec"]["allNodes"])
+        self.assertNotIn("nodeName", piece["spec"])
+        [device] = self.devices()
+        self.assertTrue(device["allowMultipleAllocations"])
+        self.assertEqual(device["capacity"]["compute"]["value"], str(100 * GPUS))
+        self.assertEqual(device["capacity"]["memory"]["value"], str(GPUS << 30))
+        self.assertIn("string", device["attributes"]["model"])
+
+    def test_a_drained_node_takes_its_devices_away_and_they_come_back(self):
+        first = self.api.all("ResourceSlice")[0]["spec"]["pool"]["generation"]
+        self.addCleanup(self.pool.admin, "undrain", "gpus")
+        self.pool.admin("drain", "gpus")
+        eventually(lambda: not self.devices(), self.state)
+        self.pool.admin("undrain", "gpus")
+        eventually(self.devices, self.state)
+        self.assertGreater(self.api.all("ResourceSlice")[0]["spec"]["pool"]["generation"], first)
+
+    def test_a_restarted_controller_leaves_equal_slices_as_they_are(self):
+        before = self.api.all("ResourceSlice")
+        self.controller.kill()
+        self.controller.start()
+        refused = self.claim(count=GPUS + 1, allocated=False)  # shows that it has done a step
+        self.await_event(refused, "Impossible")
+        self.assertEqual(self.api.all("ResourceSlice"), before)
+
+
+class WithoutConsumableCapacity(PluginTest):
+    consumable_capacity = False
+
+    def test_each_gpu_is_a_device_and_terms_say_the_share(self):
+        eventually(lambda: len(self.devices()) == GPUS, self.state)
+        self.register()
+        claim = self.claim(compute="", memory="", terms="compute=25&memory=64MiB")
+        self.prepared(claim)
+        [share] = self.lease_of(claim)["parts"][0]["shares"]
+        self.assertEqual((share["compute_milli"], share["memory_bytes"]), (250, 64 << 20))
+        self.unprepared(claim)
+        self.await_idle()
