@@ -42,7 +42,7 @@ void add_node_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("--kubelet-folder", options.kubelet_folder, "The kubelet's folder [/var/lib/kubelet]");
   app.add_option("--state-folder", options.state_folder,
                  "Folder for claims and for files of containers, at the same path on the host "
-                 "[/var/lib/gpupool/kubernetes]");
+                 "[/var/lib/gpupool-kubernetes]");
   app.add_option("--cdi-file", options.cdi_file,
                  "CDI specification to write [/var/run/cdi/gpupool-kubernetes.json]");
   app.add_option("--prepare-wait", options.prepare_wait,

@@ -21,7 +21,7 @@ struct Options {
   // node
   std::string node_name;
   std::string kubelet_folder = "/var/lib/kubelet";
-  std::string state_folder = "/var/lib/gpupool/kubernetes";
+  std::string state_folder = "/var/lib/gpupool-kubernetes";
   std::string cdi_file = "/var/run/cdi/gpupool-kubernetes.json";
   unsigned prepare_wait = 20;  // seconds
   bool no_dra = false;

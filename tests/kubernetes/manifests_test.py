@@ -6,6 +6,7 @@ Helm itself is not used: scripts/render-chart.py renders the part of its languag
 """
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,17 @@ class Manifests(unittest.TestCase):
         paths = {volume["name"]: volume["hostPath"]["path"] for volume in node["volumes"]}
         mounts = {mount["name"]: mount["mountPath"] for mount in node["containers"][0]["volumeMounts"]}
         self.assertEqual(paths, mounts)
+
+    def test_the_state_is_where_the_program_keeps_it_and_in_no_folder_of_a_service(self):
+        """systemd gives the folders of a service to its user: on a host with both they would be gone for the plugin."""
+        [node] = [pod for one in manifests() if one["metadata"]["name"] == "gpupool-node" for pod in self.pods_of(one)]
+        [state] = [pathlib.PurePath(volume["hostPath"]["path"]) for volume in node["volumes"] if volume["name"] == "state"]
+        self.assertIn(f'state_folder = "{state}"', (ROOT / "client/kubernetes/options.h").read_text())
+        units = "\n".join(path.read_text() for path in (ROOT / "packaging").rglob("*.service"))
+        folders = [pathlib.PurePath("/var/lib", name) for line in re.findall(r"^StateDirectory=(.*)$", units, re.M) for name in line.split()]
+        self.assertNotEqual(folders, [])
+        for folder in folders:
+            self.assertNotIn(folder, (state, *state.parents))
 
     def test_nothing_of_nvidias_operator_is_taken(self):
         for settings in self.variants[:3]:
