@@ -37,6 +37,11 @@ std::string first_line(const std::string& path) {
 
 }  // namespace
 
+bool ApiServer::Reply::says_missing(const std::string& resource, const std::string& name) const {
+  return status == 404 && text_member(body, {"kind"}) == "Status" &&
+         text_member(body, {"details", "kind"}) == resource && text_member(body, {"details", "name"}) == name;
+}
+
 std::string ApiServer::Reply::reason() const {
   const std::string message = text_member(body, {"message"});
   return message.empty() ? "HTTP status " + std::to_string(status) : message;

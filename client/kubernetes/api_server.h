@@ -22,7 +22,9 @@ class ApiServer {
     int status = 0;  // of HTTP
     Json body;
     bool succeeded() const { return status >= 200 && status < 300; }
-    bool missing() const { return status == 404; }
+    // Returns true if the server says that there is no object of this name. Any other 404 is about the path,
+    // and says nothing about the object: a server that is starting, or older, may not know the API.
+    bool says_missing(const std::string& resource, const std::string& name) const;
     // Describes a refusal: the server's message.
     std::string reason() const;
   };

@@ -14,7 +14,7 @@ namespace gpupool::kubernetes {
 namespace {
 
 constexpr std::chrono::seconds kBetweenEvents{10};
-constexpr std::chrono::seconds kBetweenChecks{30};
+// An API server that was restored from a backup, or has just started, may not know a claim for a moment.
 constexpr int kUnusedTwice = 2;
 constexpr const char* kUnknownNode = "?";  // no name of a node
 
@@ -201,7 +201,7 @@ void Claims::keep() {
   }
   for (const auto& held : all) report_state(*held);
   if (Clock::now() < next_check_) return;
-  next_check_ = Clock::now() + kBetweenChecks;
+  next_check_ = Clock::now() + settings_.unused_interval;
   release_unused();
 }
 
@@ -231,9 +231,9 @@ void Claims::release_unused() {
   for (const auto& held : all) {
     const ClaimName& name = held->claim.name;
     const Use use = use_of(name);
-    if (use == Use::unknown) return;  // the API server does not answer
-    held->unused = use == Use::elsewhere ? held->unused + 1 : 0;
-    if (use != Use::none && held->unused < kUnusedTwice) continue;
+    if (use == Use::unanswered) return;  // nor will it for the others
+    held->unused = use == Use::elsewhere || use == Use::gone ? held->unused + 1 : 0;
+    if (held->unused < kUnusedTwice) continue;
     log::warning("claim_unused", {{"claim", text_of(name)}, {"uid", name.uid}});
     if (const auto released = release(name.uid); !released)
       log::error("claim_not_released", {{"claim", text_of(name)}, {"error", released.error().message}});
@@ -242,11 +242,11 @@ void Claims::release_unused() {
 
 Claims::Use Claims::use_of(const ClaimName& name) const {
   const auto reply = api_.get(path_of(name));
-  if (!reply) return Use::unknown;
-  if (reply->missing()) return Use::none;
-  if (!reply->succeeded()) return Use::unknown;
-  if (name_of(reply->body).uid != name.uid || member(reply->body, {"status", "allocation"}).is_null())
-    return Use::none;
+  if (!reply) return Use::unanswered;
+  if (reply->says_missing("resourceclaims", name.name)) return Use::gone;
+  const std::string uid = name_of(reply->body).uid;
+  if (!reply->succeeded() || uid.empty()) return Use::unknown;
+  if (uid != name.uid || member(reply->body, {"status", "allocation"}).is_null()) return Use::gone;
   for (const Json& one : consumers_of(reply->body)) {
     if (text_member(one, {"resource"}) != "pods") return Use::here;  // for all that is known
     const std::string node = node_of_pod(name.space, one);
@@ -259,9 +259,9 @@ Claims::Use Claims::use_of(const ClaimName& name) const {
 // Returns the node of a pod that uses a claim; empty: there is no such pod, or it has no node.
 std::string Claims::node_of_pod(const std::string& space, const Json& consumer) const {
   if (text_member(consumer, {"resource"}) != "pods") return kUnknownNode;
-  const auto reply =
-      api_.get("/api/v1/namespaces/" + escaped(space) + "/pods/" + escaped(text_member(consumer, {"name"})));
-  if (!reply || (!reply->succeeded() && !reply->missing())) return kUnknownNode;
+  const std::string pod = text_member(consumer, {"name"});
+  const auto reply = api_.get("/api/v1/namespaces/" + escaped(space) + "/pods/" + escaped(pod));
+  if (!reply || (!reply->succeeded() && !reply->says_missing("pods", pod))) return kUnknownNode;
   if (text_member(reply->body, {"metadata", "uid"}) != text_member(consumer, {"uid"})) return "";
   return text_member(reply->body, {"spec", "nodeName"});
 }

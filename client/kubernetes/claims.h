@@ -25,7 +25,8 @@ class Claims {
   struct Settings {
     DriverSettings driver;
     std::string node;
-    std::chrono::seconds prepare_wait{20};  // the kubelet gives a call 45 s
+    std::chrono::seconds prepare_wait{20};     // the kubelet gives a call 45 s
+    std::chrono::seconds unused_interval{30};  // between two looks at whether claims are still used
     std::string cdi_file;
     run::Installation installation;  // paths of the host
     std::string container_tls_ca;    // of poolds; a path of the host
@@ -58,14 +59,15 @@ class Claims {
     // Noted by keep():
     std::string reported;  // text of the last event
     Clock::time_point reported_at{};
-    int unused = 0;  // how often in a row no pod on this node had it
+    int unused = 0;  // how often in a row the claim was gone, or no pod on this node had it
   };
 
   Result<StoredClaim> read_claim(const ClaimName& name) const;
   Result<std::vector<std::string>> models_of(const Allocation& allocation) const;
   Result<void> check_node(const Json& claim) const;
   std::string node_of_pod(const std::string& space, const Json& consumer) const;
-  enum class Use { here, elsewhere, none, unknown };
+  // `gone`: there is no such claim any more; `unanswered`: the API server cannot be reached.
+  enum class Use { here, elsewhere, gone, unknown, unanswered };
   Use use_of(const ClaimName& name) const;
   Result<std::unique_ptr<ClaimLease>> open_lease(const StoredClaim& claim) const;
   std::shared_ptr<Held> find(const std::string& uid) const;

@@ -171,7 +171,7 @@ Result<bool> Controller::replace(const Json& present, const Json& devices) {
     if (written.contains(name)) continue;
     const auto reply = api_.remove(std::string(kSlices) + "/" + escaped(name));
     if (!reply) return reply.error();
-    if (!reply->succeeded() && !reply->missing())
+    if (!reply->succeeded() && !reply->says_missing("resourceslices", name))
       return Error{ErrorCode::refused,
                    "the API server does not remove slice " + name + ": " + reply->reason()};
   }

@@ -68,6 +68,7 @@ int run_node(const Options& options) {
   Claims claims({.driver = options.driver,
                  .node = options.node_name,
                  .prepare_wait = std::chrono::seconds(options.prepare_wait),
+                 .unused_interval = std::chrono::seconds(options.unused_interval),
                  .cdi_file = options.cdi_file,
                  .installation = *installation,
                  .container_tls_ca = *container_ca},

@@ -48,6 +48,11 @@ void add_node_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("--prepare-wait", options.prepare_wait,
                  "Seconds that the kubelet waits for a lease before it tries again [20]")
       ->check(CLI::Range(1, 40));
+  app.add_option(
+         "--unused-interval", options.unused_interval,
+         "Seconds between two looks at whether claims are still used; the lease of a claim that is not, "
+         "twice in a row, is returned [30]")
+      ->check(CLI::Range(1, 3600));
   app.add_flag("--no-dra", options.no_dra, "No DRA driver, for clusters older than Kubernetes 1.34");
   app.add_option(
          "--resource", words.resources,

@@ -23,7 +23,8 @@ struct Options {
   std::string kubelet_folder = "/var/lib/kubelet";
   std::string state_folder = "/var/lib/gpupool-kubernetes";
   std::string cdi_file = "/var/run/cdi/gpupool-kubernetes.json";
-  unsigned prepare_wait = 20;  // seconds
+  unsigned prepare_wait = 20;     // seconds
+  unsigned unused_interval = 30;  // seconds
   bool no_dra = false;
   std::vector<Resource> resources;
   unsigned units = 64;

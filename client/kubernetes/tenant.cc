@@ -49,7 +49,7 @@ Result<std::string> token_of(const ApiServer& api, const TenantSettings& setting
   const std::string name = "secret " + space + "/" + settings.secret;
   const auto reply = api.get("/api/v1/namespaces/" + escaped(space) + "/secrets/" + escaped(settings.secret));
   if (!reply) return reply.error();
-  if (reply->missing())
+  if (reply->says_missing("secrets", settings.secret))
     return settings.default_token_file.empty() ? Result<std::string>("")
                                                : read_token(settings.default_token_file);
   if (!reply->succeeded())

@@ -14,6 +14,7 @@ import uuid
 from kubernetes import client
 
 RESOURCE = "/apis/resource.k8s.io/v1"
+RESOURCES = {"ResourceSlice": "resourceslices", "ResourceClaim": "resourceclaims", "Pod": "pods", "Secret": "secrets", "Event": "events"}
 PATHS = (  # pattern, kind, model
     (rf"{RESOURCE}/resourceslices(?:/(?P<name>[^/]+))?", "ResourceSlice", client.V1ResourceSlice),
     (rf"{RESOURCE}/resourceclaims", "ResourceClaim", client.ResourceV1ResourceClaim),
@@ -32,6 +33,9 @@ class ApiServer:
         self.consumable_capacity = consumable_capacity
         self.objects = {}  # (kind, namespace, name) -> object
         self.faults = []  # invalid requests
+        self.requests = []  # "METHOD /path" of all
+        self.has_resource_api = True  # knows resource.k8s.io/v1
+        self.misses = {}  # key of an object -> how many further reads do not find it
         self.version = 0
         self.lock = threading.Lock()
         self.port = 0
@@ -55,9 +59,10 @@ class ApiServer:
             def handle_any(self):
                 length = int(self.headers.get("Content-Length") or 0)
                 status, answer = owner.answer(self.command, self.path, self.headers, self.rfile.read(length))
-                text = json.dumps(answer).encode()
+                is_text = isinstance(answer, str)
+                text = (answer if is_text else json.dumps(answer)).encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", "text/plain" if is_text else "application/json")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -81,14 +86,19 @@ class ApiServer:
     def answer(self, method, path, headers, body):
         url = urllib.parse.urlsplit(path)
         if headers.get("Authorization") != f"Bearer {TOKEN}":
-            return self.failure(401, "Unauthorized")
+            return self.failure(401, "Unauthorized", "Unauthorized")
+        with self.lock:
+            self.requests.append(f"{method} {url.path}")
+        if url.path.startswith(RESOURCE) and not self.has_resource_api:
+            return self.unknown_path()
         for pattern, kind, model in PATHS:
             match = re.fullmatch(pattern, url.path)
             if match:
                 parts = {name: urllib.parse.unquote(value or "") for name, value in match.groupdict().items()}
                 with self.lock:
                     return self.answer_for(method, kind, model, parts, urllib.parse.parse_qs(url.query), body)
-        return self.fault(404, f"{method} {path}: no such resource")
+        self.faults.append(f"{method} {path}: no such resource")
+        return self.unknown_path()
 
     def answer_for(self, method, kind, model, parts, query, body):
         space, name = parts.get("space", ""), parts.get("name", "")
@@ -97,8 +107,11 @@ class ApiServer:
         present = self.objects.get((kind, space, name))
         if not name and method == "GET":
             return 200, self.page(kind, query)
+        if method == "GET" and self.misses.get((kind, space, name)):
+            self.misses[kind, space, name] -= 1
+            present = None
         if present is None:
-            return self.failure(404, f"{kind} {name} not found")
+            return self.not_found(kind, name)
         if method == "DELETE":
             del self.objects[kind, space, name]
         return 200, present
@@ -121,12 +134,12 @@ class ApiServer:
             return self.fault(422, f"{kind} is invalid: {wrong}")
         key = (kind, space, sent["metadata"]["name"])
         if method == "POST" and key in self.objects:
-            return self.failure(409, f"{kind} {key[2]} already exists")
+            return self.failure(409, f"{kind} {key[2]} already exists", "AlreadyExists")
         if method == "PUT":
             if key[2] != name or key not in self.objects:
-                return self.failure(404, f"{kind} {name} not found")
+                return self.not_found(kind, name)
             if sent["metadata"].get("resourceVersion") != self.objects[key]["metadata"]["resourceVersion"]:
-                return self.failure(409, "the object has been modified")
+                return self.failure(409, "the object has been modified", "Conflict")
         return (200 if method == "PUT" else 201), self.store(key, sent)
 
     def store(self, key, one):
@@ -144,12 +157,24 @@ class ApiServer:
         self.objects[key] = one
         return one
 
-    def failure(self, status, message):
-        return status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": status}
+    def failure(self, status, message, reason, **details):
+        return status, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason,
+                        "details": details, "code": status}
+
+    def not_found(self, kind, name):
+        """An object that is missing, in contrast to unknown_path()."""
+        group = RESOURCE.split("/")[2] if kind.startswith("Resource") else ""
+        resource = RESOURCES[kind]
+        return self.failure(404, f'{resource}{"." + group if group else ""} "{name}" not found', "NotFound", name=name, kind=resource,
+                            **({"group": group} if group else {}))
+
+    def unknown_path(self):
+        """The real one answers so for an API that it does not have, or does not serve yet."""
+        return 404, "404 page not found\n"
 
     def fault(self, status, message):
         self.faults.append(message)
-        return self.failure(status, message)
+        return self.failure(status, message, "Invalid")
 
     # What the tests do and see.
 
@@ -166,6 +191,16 @@ class ApiServer:
     def all(self, kind):
         with self.lock:
             return [json.loads(json.dumps(one)) for (of, _, _), one in sorted(self.objects.items()) if of == kind]
+
+    def miss(self, kind, space, name, times):
+        """Has the next reads of an object not find it."""
+        with self.lock:
+            self.misses[kind, space, name] = times
+
+    def count(self, method, end):
+        """Returns the number of requests for paths with this end."""
+        with self.lock:
+            return sum(one.startswith(method + " ") and one.endswith(end) for one in self.requests)
 
     def put_secret(self, space, token, name="gpupool-token"):
         self.put("Secret", space, name, {"data": {"token": base64.b64encode(token.encode()).decode()}})

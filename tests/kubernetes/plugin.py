@@ -96,7 +96,7 @@ class PluginTest(unittest.TestCase):
         program = self.world.folder / "installed/bin/gpupool-kubernetes"
         common = ["--server", f"pool://{self.pool.address}", "--api-server", self.api.url, "--api-token-file", self.folder / "account"]
         node = [program, "node", *common, "--node-name", NODE, "--kubelet-folder", self.kubelet.folder, "--state-folder",
-                self.folder / "state", "--cdi-file", self.specification, "--prepare-wait", "3", *self.node_options]
+                self.folder / "state", "--cdi-file", self.specification, "--prepare-wait", "3", "--unused-interval", "2", *self.node_options]
         controller = [program, "controller", *common, "--operator-token-file", self.world.folder / "pool/operator.token",
                       "--interval", "1"]
         self.node = Daemon("node", node, self.folder, dict(os.environ))

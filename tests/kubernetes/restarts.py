@@ -142,6 +142,29 @@ class Restarts(PluginTest):
         self.restart_node()
         self.await_idle()
 
+    def await_looks(self, claim, count):
+        """Waits until the plugin has looked at the claim so often again."""
+        path = f"/resourceclaims/{claim['metadata']['name']}"
+        before = self.api.count("GET", path)
+        eventually(lambda: self.api.count("GET", path) >= before + count, self.state)
+
+    def test_an_api_server_that_does_not_know_claims_takes_no_lease(self):
+        claim, before = self.held()
+        self.api.has_resource_api = False
+        self.await_looks(claim, 4)
+        self.restart_node()
+        self.await_looks(claim, 4)
+        self.await_held(claim, before)
+        self.api.has_resource_api = True
+        self.give_back(claim)
+
+    def test_a_claim_that_is_missing_once_keeps_its_lease(self):
+        claim, before = self.held()
+        self.api.miss("ResourceClaim", "research", claim["metadata"]["name"], 1)
+        self.await_looks(claim, 4)
+        self.await_held(claim, before)
+        self.give_back(claim)
+
     def test_a_socket_that_was_removed_comes_back(self):
         for socket in (self.kubelet.folder / "plugins_registry").iterdir():
             socket.unlink()
