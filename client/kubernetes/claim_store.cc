@@ -40,6 +40,7 @@ Json json_of(const StoredClaim& claim) {
           {"models", claim.lease.models},
           {"terms", claim.lease.terms},
           {"token", claim.token},
+          {"own_token", claim.own_token},
           {"prepared", claim.prepared}};
 }
 
@@ -55,6 +56,7 @@ StoredClaim claim_of(const Json& json) {
   claim.lease.models = json.at("models").get<std::vector<std::string>>();
   claim.lease.terms = json.at("terms");
   claim.token = json.at("token");
+  claim.own_token = json.at("own_token");
   claim.prepared = json.at("prepared");
   return claim;
 }

@@ -17,6 +17,7 @@ struct StoredClaim {
   std::vector<AllocatedDevice> devices;
   LeaseTerms lease;
   std::string token;      // the tenant's
+  bool own_token = true;  // from the namespace's Secret, else the default token
   bool prepared = false;  // the lease was granted, and the kubelet was told
 };
 

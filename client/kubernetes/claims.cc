@@ -180,8 +180,8 @@ Result<std::unique_ptr<ClaimLease>> Claims::open_lease(const StoredClaim& claim)
   address->request.set_host(settings_.node);
   address->request.add_labels("namespace=" + claim.name.space);
   // Secrets are replaced while leases are held.
-  const auto renewed = [this, space = claim.name.space] {
-    const auto token = token_of(api_, settings_.driver.tenant, space);
+  const auto renewed = [this, space = claim.name.space, own = claim.own_token] {
+    const auto token = renewed_token(api_, settings_.driver.tenant, space, own);
     return token ? *token : "";
   };
   return std::make_unique<ClaimLease>(lease_client::LeaseClient::Settings{.address = std::move(*address),
@@ -294,13 +294,17 @@ Result<StoredClaim> Claims::read_claim(const ClaimName& name) const {
   const auto allocation = read_allocation(reply->body, settings_.driver.name);
   if (!allocation) return allocation.error();
   if (const auto checked = check_node(reply->body); !checked) return checked.error();
-  StoredClaim claim{name, allocation->devices, allocation->lease, "", false};
+  StoredClaim claim;
+  claim.name = name;
+  claim.devices = allocation->devices;
+  claim.lease = allocation->lease;
   auto models = models_of(*allocation);
   if (!models) return models.error();
   claim.lease.models = std::move(*models);
   auto token = token_of(api_, settings_.driver.tenant, name.space);
   if (!token) return token.error();
-  claim.token = std::move(*token);
+  claim.token = std::move(token->text);
+  claim.own_token = token->of_namespace;
   if (const auto address = address_for(settings_.driver.server, claim.lease); !address)
     return address.error();
   return claim;

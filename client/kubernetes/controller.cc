@@ -216,7 +216,7 @@ bool Controller::check(const Json& claim) {
   address->request.set_program("claim " + text_of(name));
   lease_client::LeaseClient client(
       {.address = std::move(*address),
-       .token = *token,
+       .token = token->text,
        .tls = settings_.driver.tls,
        .patience = kCheckPatience},
       [](const pool::Granted&) { return Result<void>(); }, [](const std::string&) {});

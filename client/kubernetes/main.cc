@@ -79,8 +79,8 @@ int run_node(const Options& options) {
   for (const Resource& resource : options.resources) {
     plugins.push_back(std::make_unique<DevicePlugin>(
         options.kubelet_folder, resource,
-        DevicePlugin::Settings{options.driver.server, options.units, options.driver.tenant.default_token_file,
-                               *container_ca, *installation}));
+        DevicePlugin::Settings{options.driver.server, options.units, options.plugin_token_file, *container_ca,
+                               *installation}));
   }
   std::vector<std::string> problems(plugins.size() + 1);
   do {

@@ -29,7 +29,7 @@ void add_common_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("--token-secret", options.driver.tenant.secret,
                  "Name of the Secret with a namespace's token, in its key `token` [gpupool-token]");
   app.add_option("--token-file", options.driver.tenant.default_token_file,
-                 "File with the token of namespaces without the Secret, and of the device plugin");
+                 "File with the token of namespaces without the Secret");
   app.add_option("--api-server", options.api.url, "URL of the API server [that of the cluster]");
   app.add_option("--api-token-file", options.api.token_file, "File with its token [of the service account]");
   app.add_option("--api-ca", options.api.ca_file, "CA certificates of the API server (PEM) [likewise]");
@@ -59,6 +59,8 @@ void add_node_options(CLI::App& app, Options& options, Words& words) {
          "NAME[:TERMS], for example gpupool.dev/half-gpu:compute=50: a resource of the device plugin, "
          "and what one of it is; may be repeated")
       ->take_all();
+  app.add_option("--device-plugin-token-file", options.plugin_token_file,
+                 "File with the token of the device plugin's containers, which can all read it");
   app.add_option("--units", options.units, "Number of each resource on this node [64]")
       ->check(CLI::Range(1, 10'000));
 }

@@ -27,6 +27,7 @@ struct Options {
   unsigned unused_interval = 30;  // seconds
   bool no_dra = false;
   std::vector<Resource> resources;
+  std::string plugin_token_file;  // of the device plugin; empty: none
   unsigned units = 64;
 
   // controller

@@ -33,6 +33,26 @@ std::optional<std::string> decoded(const std::string& text) {
   return out;
 }
 
+// Returns the token in the namespace's Secret; nullopt: there is no Secret.
+Result<std::optional<std::string>> secret_of(const ApiServer& api, const TenantSettings& settings,
+                                             const std::string& space) {
+  const std::string name = "secret " + space + "/" + settings.secret;
+  const auto reply = api.get("/api/v1/namespaces/" + escaped(space) + "/secrets/" + escaped(settings.secret));
+  if (!reply) return reply.error();
+  if (reply->says_missing("secrets", settings.secret)) return std::optional<std::string>();
+  if (!reply->succeeded())
+    return Error{ErrorCode::unavailable, "cannot read the " + name + ": " + reply->reason()};
+  const auto token = decoded(text_member(reply->body, {"data", "token"}));
+  if (!token || trimmed(*token).empty())
+    return Error{ErrorCode::invalid, "the " + name + " has no token in its key 'token'"};
+  return std::optional(trimmed(*token));
+}
+
+Result<std::string> default_token(const TenantSettings& settings) {
+  if (settings.default_token_file.empty()) return std::string();
+  return read_token(settings.default_token_file);
+}
+
 }  // namespace
 
 Result<std::string> read_token(const std::string& path) {
@@ -45,19 +65,21 @@ Result<std::string> read_token(const std::string& path) {
   return trimmed(line);
 }
 
-Result<std::string> token_of(const ApiServer& api, const TenantSettings& settings, const std::string& space) {
-  const std::string name = "secret " + space + "/" + settings.secret;
-  const auto reply = api.get("/api/v1/namespaces/" + escaped(space) + "/secrets/" + escaped(settings.secret));
-  if (!reply) return reply.error();
-  if (reply->says_missing("secrets", settings.secret))
-    return settings.default_token_file.empty() ? Result<std::string>("")
-                                               : read_token(settings.default_token_file);
-  if (!reply->succeeded())
-    return Error{ErrorCode::unavailable, "cannot read the " + name + ": " + reply->reason()};
-  const auto token = decoded(text_member(reply->body, {"data", "token"}));
-  if (!token || trimmed(*token).empty())
-    return Error{ErrorCode::invalid, "the " + name + " has no token in its key 'token'"};
-  return trimmed(*token);
+Result<TenantToken> token_of(const ApiServer& api, const TenantSettings& settings, const std::string& space) {
+  const auto own = secret_of(api, settings, space);
+  if (!own) return own.error();
+  if (own->has_value()) return TenantToken{**own, true};
+  const auto standard = default_token(settings);
+  if (!standard) return standard.error();
+  return TenantToken{*standard, false};
+}
+
+Result<std::string> renewed_token(const ApiServer& api, const TenantSettings& settings,
+                                  const std::string& space, bool of_namespace) {
+  if (!of_namespace) return default_token(settings);
+  const auto own = secret_of(api, settings, space);
+  if (!own) return own.error();
+  return own->value_or("");
 }
 
 }  // namespace gpupool::kubernetes

@@ -11,9 +11,17 @@ struct TenantSettings {
   std::string default_token_file;        // for namespaces without the Secret; empty: no token
 };
 
-// Returns the token; empty: none is configured. ErrorCode::unavailable: the API server does not answer;
-// invalid: the Secret or the file has no token.
-Result<std::string> token_of(const ApiServer& api, const TenantSettings& settings, const std::string& space);
+struct TenantToken {
+  std::string text;           // empty: none is configured
+  bool of_namespace = false;  // from the Secret there, else the default token
+};
+// Returns the token for a new lease. ErrorCode::unavailable: the API server does not answer; invalid: the
+// Secret or the file has no token.
+Result<TenantToken> token_of(const ApiServer& api, const TenantSettings& settings, const std::string& space);
+// Returns the present token from the source that the token of a held lease came from; empty: there is none.
+// It never changes from a namespace's own token to the default one: that is another tenant's.
+Result<std::string> renewed_token(const ApiServer& api, const TenantSettings& settings,
+                                  const std::string& space, bool of_namespace);
 // Returns the first line of a file. ErrorCode::invalid: other users can read the file, or it is empty.
 Result<std::string> read_token(const std::string& path);
 

@@ -74,6 +74,28 @@ class Claims(PluginTest):
         self.await_idle()
 
 
+class DefaultToken(PluginTest):
+    def setUp(self):
+        self.node_options = ("--token-file", self.world.folder / "pool/teaching.token")
+        super().setUp()
+        self.register()
+
+    def test_it_is_for_namespaces_without_a_secret(self):
+        claim = self.claim("others")
+        self.prepared(claim)
+        self.assertEqual(self.lease_of(claim)["tenant"], "teaching")
+        self.give_back(claim)
+
+    def test_a_held_lease_does_not_change_to_it(self):
+        claim, before = self.held()
+        self.assertEqual(before["tenant"], "research")
+        self.api.delete("Secret", "research", "gpupool-token")
+        self.pool.scheduler.kill()  # each new connection asks for the token again
+        self.pool.scheduler.start()
+        self.await_held(claim, before)
+        self.give_back(claim)
+
+
 class Waits(PluginTest):
     def test_a_claim_waits_with_events_and_keeps_its_place(self):
         self.register()

@@ -9,8 +9,9 @@ class DevicePlugins(PluginTest):
     def setUp(self):
         if not self.world.is_bundle:
             self.skipTest("patchelf is not installed: pool-lease would not run in containers")
-        token = self.world.folder / "pool/research.token"
-        self.node_options = (*type(self).node_options, "--token-file", token)
+        tokens = self.world.folder / "pool"
+        self.node_options = (*type(self).node_options, "--device-plugin-token-file", tokens / "research.token",
+                             "--token-file", tokens / "teaching.token")
         super().setUp()
 
     def test_containers_get_their_share_and_a_kubelet_that_restarts_finds_the_plugin(self):
@@ -23,6 +24,7 @@ class DevicePlugins(PluginTest):
                 self.assertEqual([unit.health for unit in units], ["Healthy"] * 5)
                 answer = kubelet.allocate(request, [unit.ID for unit in units[:2]])
                 container = Container.of_answer(answer)
+                self.assertEqual(container.variables["GPUPOOL_TOKEN"], self.world.token("research"))
                 self.assertIn("gpus=2&compute=25&memory=64MiB", container.variables["GPUPOOL"])
                 status, out = container.run(self.world.build / "examples/vector_add")
                 self.assertEqual(status, 0, out)

@@ -13,12 +13,12 @@ import tempfile
 from plugin import PluginTest, World
 import cases
 # unittest runs the tests of the classes that this module has.
-from claims import Claims, Waits
+from claims import Claims, DefaultToken, Waits
 from device_plugins import DevicePlugins
 from restarts import Restarts
 from slices import Slices, WithoutConsumableCapacity
 
-TESTS = (Claims, DevicePlugins, Restarts, Slices, Waits, WithoutConsumableCapacity)
+TESTS = (Claims, DefaultToken, DevicePlugins, Restarts, Slices, Waits, WithoutConsumableCapacity)
 
 
 def why_not(build):

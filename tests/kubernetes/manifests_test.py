@@ -71,7 +71,7 @@ class Manifests(unittest.TestCase):
         (),
         ("tls.secretName=gpupool-tls", "poold.listen=tls://0.0.0.0:9700", "poold.address=tls://$(NODE_NAME):9700", "poold.hostNetwork=true"),
         ("scheduler.enabled=false", "poold.enabled=false", "node.options=[--no-dra, --resource, 'gpupool.dev/half:compute=50']",
-         "defaultTokenSecret=gpupool-default"),
+         "defaultTokenSecret=gpupool-default", "devicePluginTokenSecret=gpupool-device-plugin"),
         ("poold.runtimeClassName=", "poold.device=softgpu", "poold.resources={limits: {nvidia.com/gpu: '8'}}"),
     )
 
@@ -122,6 +122,15 @@ class Manifests(unittest.TestCase):
         self.assertNotEqual(folders, [])
         for folder in folders:
             self.assertNotIn(folder, (state, *state.parents))
+
+    def test_the_device_plugin_has_a_token_of_its_own(self):
+        [node] = [pod for one in manifests(*self.variants[2]) if one["metadata"]["name"] == "gpupool-node" for pod in self.pods_of(one)]
+        secrets = {volume["name"]: volume["secret"]["secretName"] for volume in node["volumes"] if "secret" in volume}
+        mounts = {mount["mountPath"]: secrets[mount["name"]] for mount in node["containers"][0]["volumeMounts"] if mount["name"] in secrets}
+        words = node["containers"][0]["args"]
+        files = {option: pathlib.PurePath(words[words.index(option) + 1]) for option in ("--token-file", "--device-plugin-token-file")}
+        self.assertEqual({option: mounts[str(path.parent)] for option, path in files.items()},
+                         {"--token-file": "gpupool-default", "--device-plugin-token-file": "gpupool-device-plugin"})
 
     def test_nothing_of_nvidias_operator_is_taken(self):
         for settings in self.variants[:3]:

@@ -154,6 +154,23 @@ class PluginTest(unittest.TestCase):
     def unprepared(self, claim):
         self.assertEqual(self.kubelet.unprepare(claim)[claim["metadata"]["uid"]].error, "")
 
+    def held(self):
+        """Returns a claim that is prepared, and its lease."""
+        claim = self.claim()
+        self.prepared(claim)
+        return claim, self.lease_of(claim)
+
+    def await_held(self, claim, before):
+        """Waits until the plugin holds the claim's lease, which must still be the same."""
+        eventually(lambda: (self.lease_of(claim) or {}).get("held"), self.state)
+        self.assertEqual(self.lease_of(claim)["id"], before["id"])
+
+    def give_back(self, *claims):
+        self.register()
+        for claim in claims:
+            self.unprepared(claim)
+        self.await_idle()
+
     def container(self, answer):
         return Container.of_device(self.specification, answer.devices[0].cdi_device_ids[0])
 

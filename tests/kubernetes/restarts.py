@@ -20,23 +20,6 @@ class Restarts(PluginTest):
         self.assertEqual(process.stdout.readline(), "ready\n")
         return process
 
-    def held(self):
-        """Returns a claim that is prepared, and its lease."""
-        claim = self.claim()
-        self.prepared(claim)
-        return claim, self.lease_of(claim)
-
-    def await_held(self, claim, before):
-        """Waits until the plugin holds the claim's lease, which must still be the same."""
-        eventually(lambda: (self.lease_of(claim) or {}).get("held"), self.state)
-        self.assertEqual(self.lease_of(claim)["id"], before["id"])
-
-    def give_back(self, *claims):
-        self.register()
-        for claim in claims:
-            self.unprepared(claim)
-        self.await_idle()
-
     def finish(self, process):
         out, _ = process.communicate("\n", timeout=60)
         self.assertEqual((process.returncode, out), (0, "done\n"))

@@ -46,6 +46,7 @@ TEST_CASE("claims are read as they were stored, and only root reaches them") {
   REQUIRE(store->put(claim("u-1")));
   StoredClaim prepared = claim("u-1");
   prepared.prepared = true;
+  prepared.own_token = false;
   REQUIRE(store->put(prepared));
   std::vector<std::string> report;
   const auto all = store->read_all(report);
@@ -56,6 +57,7 @@ TEST_CASE("claims are read as they were stored, and only root reaches them") {
   CHECK(all[0].lease.models == std::vector<std::string>{"NVIDIA H200"});
   CHECK(all[0].lease.terms == "mode=hard");
   CHECK(all[0].token == "secret");
+  CHECK_FALSE(all[0].own_token);
   CHECK(all[0].prepared);
   CHECK(mode_of(folder.path().string() + "/state") == 0700);
   CHECK(mode_of(store->lease_folder("u-1")) == 0755);  // every user of a container
