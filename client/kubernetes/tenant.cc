@@ -9,6 +9,8 @@
 namespace gpupool::kubernetes {
 namespace {
 
+constexpr int kForbidden = 403;  // status of HTTP
+
 std::string trimmed(const std::string& text) {
   constexpr const char* kBlanks = " \t\r\n";
   const size_t first = text.find_first_not_of(kBlanks);
@@ -40,6 +42,13 @@ Result<std::optional<std::string>> secret_of(const ApiServer& api, const TenantS
   const auto reply = api.get("/api/v1/namespaces/" + escaped(space) + "/secrets/" + escaped(settings.secret));
   if (!reply) return reply.error();
   if (reply->says_missing("secrets", settings.secret)) return std::optional<std::string>();
+  // Not taken for a missing Secret: the default token is another tenant's.
+  if (reply->status == kForbidden) {
+    return Error{ErrorCode::refused,
+                 "gpupool may not read the " + name +
+                     ", so the namespace has no tenant; packaging/kubernetes/make-roles.sh "
+                     "makes the Role that it needs there"};
+  }
   if (!reply->succeeded())
     return Error{ErrorCode::unavailable, "cannot read the " + name + ": " + reply->reason()};
   const auto token = decoded(text_member(reply->body, {"data", "token"}));

@@ -15,8 +15,8 @@ struct TenantToken {
   std::string text;           // empty: none is configured
   bool of_namespace = false;  // from the Secret there, else the default token
 };
-// Returns the token for a new lease. ErrorCode::unavailable: the API server does not answer; invalid: the
-// Secret or the file has no token.
+// Returns the token for a new lease. ErrorCode::unavailable: the API server does not answer; refused: this
+// account may not read the namespace's Secret; invalid: the Secret or the file has no token.
 Result<TenantToken> token_of(const ApiServer& api, const TenantSettings& settings, const std::string& space);
 // Returns the present token from the source that the token of a held lease came from; empty: there is none.
 // It never changes from a namespace's own token to the default one: that is another tenant's.

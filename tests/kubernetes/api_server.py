@@ -1,7 +1,8 @@
 """The API server, as far as gpupool-kubernetes uses it: objects in memory, over HTTP.
 
 What is sent must be valid by the models of the package kubernetes, which know no other fields. Updates need the present
-resourceVersion. Like the real one, it leaves out `allowMultipleAllocations` if the feature is off.
+resourceVersion. Like the real one, it leaves out `allowMultipleAllocations` if the feature is off, and lets accounts do only
+what their roles say.
 """
 import base64
 import http.server
@@ -23,16 +24,29 @@ PATHS = (  # pattern, kind, model
     (r"/api/v1/namespaces/(?P<space>[^/]+)/secrets/(?P<name>[^/]+)", "Secret", client.V1Secret),
     (r"/api/v1/namespaces/(?P<space>[^/]+)/events", "Event", client.CoreV1Event),
 )
-TOKEN = "service-account"
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def group_of(kind):
+    return RESOURCE.split("/")[2] if kind.startswith("Resource") else ""
+
+
+def allows(granted, kind, verb, space, name):
+    """Returns whether rules (chart.py's rules_of) allow a request."""
+    return any(of in (None, space) and group_of(kind) in rule["apiGroups"] and RESOURCES[kind] in rule["resources"] and verb in rule["verbs"] and
+               name in rule.get("resourceNames", [name]) for of, rule in granted)
 
 
 class ApiServer:
     """Serves for the duration of `with`; stop() and start() are a restart on the same port."""
 
-    def __init__(self, consumable_capacity=True):
+    def __init__(self, accounts, consumable_capacity=True):
+        """`accounts`: token -> rules."""
+        self.accounts = accounts
         self.consumable_capacity = consumable_capacity
         self.objects = {}  # (kind, namespace, name) -> object
         self.faults = []  # invalid requests
+        self.denied = []  # requests that their account's roles do not allow
         self.requests = []  # "METHOD /path" of all
         self.has_resource_api = True  # knows resource.k8s.io/v1
         self.misses = {}  # key of an object -> how many further reads do not find it
@@ -85,7 +99,8 @@ class ApiServer:
 
     def answer(self, method, path, headers, body):
         url = urllib.parse.urlsplit(path)
-        if headers.get("Authorization") != f"Bearer {TOKEN}":
+        granted = self.accounts.get((headers.get("Authorization") or "").removeprefix("Bearer "))
+        if granted is None:
             return self.failure(401, "Unauthorized", "Unauthorized")
         with self.lock:
             self.requests.append(f"{method} {url.path}")
@@ -95,7 +110,12 @@ class ApiServer:
             match = re.fullmatch(pattern, url.path)
             if match:
                 parts = {name: urllib.parse.unquote(value or "") for name, value in match.groupdict().items()}
+                space, name = parts.get("space", ""), parts.get("name", "")
+                verb = VERBS.get(method) or ("get" if name else "list")
                 with self.lock:
+                    if not allows(granted, kind, verb, space, name):
+                        self.denied.append(f"{verb} {RESOURCES[kind]} {space}/{name}")
+                        return self.failure(403, f"{self.denied[-1]} is forbidden", "Forbidden", kind=RESOURCES[kind], name=name)
                     return self.answer_for(method, kind, model, parts, urllib.parse.parse_qs(url.query), body)
         self.faults.append(f"{method} {path}: no such resource")
         return self.unknown_path()
@@ -163,8 +183,7 @@ class ApiServer:
 
     def not_found(self, kind, name):
         """An object that is missing, in contrast to unknown_path()."""
-        group = RESOURCE.split("/")[2] if kind.startswith("Resource") else ""
-        resource = RESOURCES[kind]
+        group, resource = group_of(kind), RESOURCES[kind]
         return self.failure(404, f'{resource}{"." + group if group else ""} "{name}" not found', "NotFound", name=name, kind=resource,
                             **({"group": group} if group else {}))
 

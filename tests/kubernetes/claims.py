@@ -65,6 +65,14 @@ class Claims(PluginTest):
             self.unprepared(claim)
         self.await_idle()
 
+    def test_a_namespace_without_a_role_gets_nothing(self):
+        self.register()
+        self.api.put_secret("strangers", self.world.token("research"))
+        claim = self.claim("strangers")
+        self.assertRegex(self.refused(claim), "may not read the secret strangers/gpupool-token, .*make-roles.sh")
+        self.assertIn("make-roles.sh", self.await_event(claim, "Refused"))
+        self.await_idle()
+
     def test_pods_that_share_a_claim_on_two_nodes_are_told_why_not(self):
         self.register()
         claim = self.claim(node="node-2")
@@ -85,6 +93,11 @@ class DefaultToken(PluginTest):
         self.prepared(claim)
         self.assertEqual(self.lease_of(claim)["tenant"], "teaching")
         self.give_back(claim)
+
+    def test_it_is_not_for_namespaces_without_a_role(self):
+        claim = self.claim("strangers")
+        self.assertRegex(self.refused(claim), "may not read the secret strangers/gpupool-token")
+        self.await_idle()
 
     def test_a_held_lease_does_not_change_to_it(self):
         claim, before = self.held()

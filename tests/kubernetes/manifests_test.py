@@ -1,8 +1,6 @@
 """Checks the chart of packaging/kubernetes/ and the plain manifests, with the models of the package kubernetes.
 
     manifests_test.py [unittest's arguments]
-
-Helm itself is not used: scripts/render-chart.py renders the part of its language that the chart uses.
 """
 import importlib.util
 import pathlib
@@ -15,13 +13,11 @@ import unittest
 import yaml
 from kubernetes import client
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent / "python"))
+from chart import PACKAGING, ROOT, SCRIPT, manifests, roles, rules_of
+
+sys.path.insert(0, str(ROOT / "tests/python"))
 import cases  # noqa: E402
 
-PACKAGING = ROOT / "packaging/kubernetes"
-SCRIPT = ROOT / "scripts/render-chart.py"
 MODELS = {
     "ClusterRole": client.V1ClusterRole,
     "ClusterRoleBinding": client.V1ClusterRoleBinding,
@@ -30,6 +26,8 @@ MODELS = {
     "DeviceClass": client.V1DeviceClass,
     "NetworkPolicy": client.V1NetworkPolicy,
     "Pod": client.V1Pod,
+    "Role": client.V1Role,
+    "RoleBinding": client.V1RoleBinding,
     "ResourceClaimTemplate": client.V1ResourceClaimTemplate,
     "Service": client.V1Service,
     "ServiceAccount": client.V1ServiceAccount,
@@ -46,12 +44,6 @@ def load_script():
 
 
 SCRIPT_MODULE = load_script()
-
-
-def manifests(*settings, namespace="gpupool"):
-    words = [word for setting in settings for word in ("--set", setting)]
-    text = subprocess.run([sys.executable, SCRIPT, "--namespace", namespace, *words], capture_output=True, text=True, check=True).stdout
-    return [one for one in yaml.safe_load_all(text) if one]
 
 
 def examples_of(page):
@@ -141,13 +133,20 @@ class Manifests(unittest.TestCase):
                         self.assertFalse(any("nvidia.com" in name for name in (container.get("resources") or {}).get("limits", {})))
 
     def test_accounts_may_do_only_what_the_program_does(self):
-        roles = {one["metadata"]["name"]: one["rules"] for one in manifests() if one["kind"] == "ClusterRole"}
-        for rules in roles.values():
-            for rule in rules:
+        objects = [*manifests(), *roles("ml", "vision")]
+        for account in ("gpupool-controller", "gpupool-node"):
+            rules = rules_of(account, objects)
+            for _, rule in rules:
                 self.assertNotIn("*", rule["verbs"] + rule["resources"] + rule["apiGroups"])
-                if "secrets" in rule["resources"]:
-                    self.assertEqual((rule["resourceNames"], rule["verbs"]), (["gpupool-token"], ["get"]))
-        self.assertFalse(any("pods" in rule["resources"] for rule in roles["gpupool-controller"]))
+            secrets = [(space, rule["resourceNames"], rule["verbs"]) for space, rule in rules if "secrets" in rule["resources"]]
+            self.assertEqual(secrets, [(space, ["gpupool-token"], ["get"]) for space in ("ml", "vision")])
+        self.assertFalse(any("pods" in rule["resources"] for _, rule in rules_of("gpupool-controller", objects)))
+
+    def test_the_roles_of_a_namespace_are_valid(self):
+        for one in roles("ml", "vision", namespace="other"):
+            MODELS[one["kind"]].model_validate(one)
+        subjects = [subject for one in roles("ml", namespace="other") for subject in one.get("subjects", [])]
+        self.assertEqual({subject["namespace"] for subject in subjects}, {"other"})
 
     def pods_of(self, one):
         return [one["spec"]["template"]["spec"]] if "template" in one.get("spec", {}) else []

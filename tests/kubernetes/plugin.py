@@ -10,7 +10,8 @@ import uuid
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent / "slurm")]
-from api_server import TOKEN, ApiServer  # noqa: E402
+from api_server import ApiServer  # noqa: E402
+from chart import manifests, roles, rules_of  # noqa: E402
 from cluster import Daemon, eventually  # noqa: E402
 from gpu_pool import GPUS, GpuPool  # noqa: E402
 from kubelet import Container, Kubelet, load_interfaces  # noqa: E402
@@ -19,6 +20,7 @@ DRIVER = "gpupool.dev"
 NODE = "node-1"
 HOLD_SECONDS = 20  # policy of the pool: longer than a restart of the plugin, also on a busy machine
 TENANTS = ("research", "teaching")
+SPACES = (*TENANTS, "others")  # namespaces whose Secrets the plugin may read
 
 
 def install(build, folder):
@@ -45,6 +47,8 @@ class World:
         changed = self.pool.admin("policy", "set", f"hold={HOLD_SECONDS}")
         if changed.returncode:
             raise AssertionError(changed.stderr)
+        objects = [*manifests(), *roles(*SPACES)]
+        self.accounts = {name: rules_of(f"gpupool-{name}", objects) for name in ("node", "controller")}
         self.interfaces = load_interfaces(ROOT / "client/kubernetes", folder / "interfaces")
         # A scheduler that has just started waits for further hosts before it refuses.
         check = [build / "bin/pool-lease", "--check", f"pool://{self.pool.address}?gpus={GPUS + 1}"]
@@ -65,7 +69,7 @@ class PluginTest(unittest.TestCase):
         self.pool = self.world.pool
         self.folder = self.world.folder / self.id().rsplit(".", 1)[1][:40]
         self.folder.mkdir()
-        self.api = ApiServer(self.consumable_capacity)
+        self.api = ApiServer(self.world.accounts, self.consumable_capacity)
         self.enterContext(self.api)
         for tenant in TENANTS:
             self.api.put_secret(tenant, self.world.token(tenant))
@@ -90,14 +94,14 @@ class PluginTest(unittest.TestCase):
         for lease in self.pool.leases() or []:  # of tests that failed
             self.pool.admin("evict", lease["id"], "--reason", "left by a test", "--grace", "0")
         self.assertEqual(self.api.faults, [])
+        self.assertEqual([request for request in self.api.denied if not request.startswith("get secrets ")], [])
 
     def start_plugin(self):
-        (self.folder / "account").write_text(TOKEN + "\n")
         program = self.world.folder / "installed/bin/gpupool-kubernetes"
-        common = ["--server", f"pool://{self.pool.address}", "--api-server", self.api.url, "--api-token-file", self.folder / "account"]
-        node = [program, "node", *common, "--node-name", NODE, "--kubelet-folder", self.kubelet.folder, "--state-folder",
+        common = ["--server", f"pool://{self.pool.address}", "--api-server", self.api.url]
+        node = [program, "node", *common, *self.account("node"), "--node-name", NODE, "--kubelet-folder", self.kubelet.folder, "--state-folder",
                 self.folder / "state", "--cdi-file", self.specification, "--prepare-wait", "3", "--unused-interval", "2", *self.node_options]
-        controller = [program, "controller", *common, "--operator-token-file", self.world.folder / "pool/operator.token",
+        controller = [program, "controller", *common, *self.account("controller"), "--operator-token-file", self.world.folder / "pool/operator.token",
                       "--interval", "1"]
         self.node = Daemon("node", node, self.folder, dict(os.environ))
         self.controller = Daemon("controller", controller, self.folder, dict(os.environ))
@@ -105,6 +109,12 @@ class PluginTest(unittest.TestCase):
         for daemon in self.daemons:
             daemon.start()
         eventually(self.devices, self.state)
+
+    def account(self, name):
+        """Returns the option with the token of a service account."""
+        path = self.folder / f"account-{name}"
+        path.write_text(name + "\n")
+        return "--api-token-file", path
 
     def register(self):
         return eventually(self.kubelet.register, self.state)
