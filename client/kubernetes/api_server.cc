@@ -88,7 +88,8 @@ Result<ApiServer::Reply> ApiServer::call(const char* method, const std::string& 
   if (!curl) return Error{ErrorCode::unavailable, "cannot start an HTTP request: out of memory"};
   curl_slist* lines = curl_slist_append(nullptr, "Accept: application/json");
   lines = curl_slist_append(lines, "Expect:");  // send the body at once
-  if (!body.empty()) lines = curl_slist_append(lines, "Content-Type: application/json");
+  const std::string type = method == std::string("PATCH") ? "merge-patch+json" : "json";
+  if (!body.empty()) lines = curl_slist_append(lines, ("Content-Type: application/" + type).c_str());
   if (!settings_.token_file.empty()) {
     lines = curl_slist_append(lines, ("Authorization: Bearer " + first_line(settings_.token_file)).c_str());
   }

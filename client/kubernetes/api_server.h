@@ -33,6 +33,7 @@ class ApiServer {
 
   // ErrorCode::unavailable: the server does not answer, or not with JSON.
   Result<Reply> get(const std::string& path) const;
+  // The body of PATCH is a JSON merge patch.
   Result<Reply> send(const char* method, const std::string& path, const Json& body) const;
   Result<Reply> remove(const std::string& path) const;
   // Returns the items of a list, all pages of it. ErrorCode::refused: the server's reason.

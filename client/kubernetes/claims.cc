@@ -6,14 +6,12 @@
 #include "client/cdi/device.h"
 #include "client/cdi/file.h"
 #include "client/cdi/specification.h"
-#include "client/kubernetes/events.h"
 #include "client/lease_client/job.h"
 #include "common/log/log.h"
 
 namespace gpupool::kubernetes {
 namespace {
 
-constexpr std::chrono::seconds kBetweenEvents{10};
 // An API server that was restored from a backup, or has just started, may not know a claim for a moment.
 constexpr int kUnusedTwice = 2;
 constexpr const char* kUnknownNode = "?";  // no name of a node
@@ -46,7 +44,10 @@ Result<void> update_specification(const std::string& file,
 }  // namespace
 
 Claims::Claims(Settings settings, const ApiServer& api, ClaimStore store)
-    : settings_(std::move(settings)), api_(api), store_(std::move(store)) {}
+    : settings_(std::move(settings)),
+      api_(api),
+      store_(std::move(store)),
+      events_(api, settings_.driver.name) {}
 
 void Claims::adopt() {
   std::vector<std::string> problems;
@@ -81,7 +82,7 @@ Result<void> Claims::begin(const ClaimName& name) {
   auto claim = read_claim(name);
   if (!claim) {
     if (claim.error().code != ErrorCode::unavailable)
-      report(api_, name, EventType::warning, "Refused", claim.error().message, settings_.driver.name);
+      (void)events_.report(name, EventType::warning, "Refused", claim.error().message);
     return claim.error();
   }
   const std::lock_guard lock(mutex_);
@@ -111,7 +112,7 @@ Result<Claims::Prepared> Claims::finish(const ClaimName& name, Clock::time_point
   if (!held) return Error{ErrorCode::unavailable, "claim " + text_of(name) + " was released meanwhile"};
   const ClaimLease::State state = held->lease->await(deadline);
   if (state.phase == ClaimLease::Phase::refused) {
-    report(api_, name, EventType::warning, "Refused", state.text, settings_.driver.name);
+    (void)events_.report(name, EventType::warning, "Refused", state.text);
     if (const auto released = release(name.uid); !released) return released.error();
     return Error{ErrorCode::refused, state.text};
   }
@@ -207,18 +208,12 @@ void Claims::keep() {
 
 void Claims::report_state(Held& held) {
   const ClaimLease::State state = held.lease->state();
-  if (state.phase == ClaimLease::Phase::granted && !held.reported.empty()) {
-    held.reported.clear();
-    report(api_, held.claim.name, EventType::normal, "Granted", "the lease was granted",
-           settings_.driver.name);
-  }
-  const bool is_news = state.phase == ClaimLease::Phase::waiting && !state.text.empty() &&
-                       state.text != held.reported && Clock::now() - held.reported_at >= kBetweenEvents;
-  if (!is_news) return;
-  held.reported = state.text;
-  held.reported_at = Clock::now();
-  report(api_, held.claim.name, EventType::warning, state.lost ? "LeaseLost" : "Waiting", state.text,
-         settings_.driver.name);
+  const ClaimName& name = held.claim.name;
+  if (state.phase == ClaimLease::Phase::granted && held.waited)
+    held.waited = !events_.report(name, EventType::normal, "Granted", "the lease was granted");
+  if (state.phase != ClaimLease::Phase::waiting || state.text.empty()) return;
+  held.waited = true;
+  (void)events_.report(name, EventType::warning, state.lost ? "LeaseLost" : "Waiting", state.text);
 }
 
 // Returns leases that the kubelet has forgotten.

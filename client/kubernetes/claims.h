@@ -16,6 +16,7 @@
 #include "client/kubernetes/claim_lease.h"
 #include "client/kubernetes/claim_store.h"
 #include "client/kubernetes/driver.h"
+#include "client/kubernetes/events.h"
 #include "client/run/environment.h"
 
 namespace gpupool::kubernetes {
@@ -57,9 +58,8 @@ class Claims {
     bool releasing = false;  // now
     bool released = false;   // the lease, but files of the claim could not be removed
     // Noted by keep():
-    std::string reported;  // text of the last event
-    Clock::time_point reported_at{};
-    int unused = 0;  // how often in a row the claim was gone, or no pod on this node had it
+    bool waited = false;  // and an event has said so
+    int unused = 0;       // how often in a row the claim was gone, or no pod on this node had it
   };
 
   Result<StoredClaim> read_claim(const ClaimName& name) const;
@@ -80,6 +80,7 @@ class Claims {
   const Settings settings_;
   const ApiServer& api_;
   const ClaimStore store_;
+  EventRecorder events_;
   Clock::time_point next_check_;
 
   mutable std::mutex mutex_;  // for the map and for Held, but not for Held::lease and what keep() notes

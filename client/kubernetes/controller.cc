@@ -6,7 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "client/kubernetes/events.h"
 #include "client/kubernetes/quantity.h"
 #include "client/kubernetes/slices.h"
 #include "client/lease_client/lease_client.h"
@@ -202,7 +201,7 @@ Result<void> Controller::check_claims() {
 bool Controller::check(const Json& claim) {
   const ClaimName name = name_of(claim);
   const auto refuse = [&](const std::string& why) {
-    report(api_, name, EventType::warning, "Impossible", why, settings_.driver.name);
+    (void)events_.report(name, EventType::warning, "Impossible", why);
     return true;
   };
   const auto lease = read_request(claim, settings_.driver.name, settings_.device_class);

@@ -9,6 +9,7 @@
 
 #include "client/kubernetes/claim.h"
 #include "client/kubernetes/driver.h"
+#include "client/kubernetes/events.h"
 #include "protocol/control/pool_admin.pb.h"
 
 namespace gpupool::kubernetes {
@@ -21,7 +22,8 @@ class Controller {
     std::string pool;                 // name of the pool in ResourceSlices
     std::string device_class;         // whose claims are checked
   };
-  Controller(Settings settings, const ApiServer& api) : settings_(std::move(settings)), api_(api) {}
+  Controller(Settings settings, const ApiServer& api)
+      : settings_(std::move(settings)), api_(api), events_(api, settings_.driver.name) {}
 
   // Does all that is to be done now.
   void step();
@@ -37,6 +39,7 @@ class Controller {
 
   const Settings settings_;
   const ApiServer& api_;
+  EventRecorder events_;
   size_t scheduler_ = 0;                         // index of the one that answered last
   bool shared_ = true;                           // the cluster has consumable capacity, as far as is known
   Json published_;                               // devices

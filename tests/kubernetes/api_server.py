@@ -22,7 +22,7 @@ PATHS = (  # pattern, kind, model
     (rf"{RESOURCE}/namespaces/(?P<space>[^/]+)/resourceclaims/(?P<name>[^/]+)", "ResourceClaim", client.ResourceV1ResourceClaim),
     (r"/api/v1/namespaces/(?P<space>[^/]+)/pods/(?P<name>[^/]+)", "Pod", client.V1Pod),
     (r"/api/v1/namespaces/(?P<space>[^/]+)/secrets/(?P<name>[^/]+)", "Secret", client.V1Secret),
-    (r"/api/v1/namespaces/(?P<space>[^/]+)/events", "Event", client.CoreV1Event),
+    (r"/api/v1/namespaces/(?P<space>[^/]+)/events(?:/(?P<name>[^/]+))?", "Event", client.CoreV1Event),
 )
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -81,7 +81,7 @@ class ApiServer:
                 self.end_headers()
                 self.wfile.write(text)
 
-            do_GET = do_POST = do_PUT = do_DELETE = handle_any
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
             def log_message(self, *_):
                 pass
@@ -116,6 +116,8 @@ class ApiServer:
                     if not allows(granted, kind, verb, space, name):
                         self.denied.append(f"{verb} {RESOURCES[kind]} {space}/{name}")
                         return self.failure(403, f"{self.denied[-1]} is forbidden", "Forbidden", kind=RESOURCES[kind], name=name)
+                    if method == "PATCH":
+                        return self.patch((kind, space, name), model, headers.get("Content-Type"), body)
                     return self.answer_for(method, kind, model, parts, urllib.parse.parse_qs(url.query), body)
         self.faults.append(f"{method} {path}: no such resource")
         return self.unknown_path()
@@ -161,6 +163,20 @@ class ApiServer:
             if sent["metadata"].get("resourceVersion") != self.objects[key]["metadata"]["resourceVersion"]:
                 return self.failure(409, "the object has been modified", "Conflict")
         return (200 if method == "PUT" else 201), self.store(key, sent)
+
+    def patch(self, key, model, form, body):
+        """Applies a merge patch of members that are no objects."""
+        kind, _, name = key
+        if key not in self.objects:
+            return self.not_found(kind, name)
+        if form != "application/merge-patch+json":
+            return self.fault(415, f"a patch of {kind} {name} has the type {form}")
+        try:
+            changed = {**self.objects[key], **json.loads(body)}
+            model.model_validate(changed)
+        except ValueError as wrong:
+            return self.fault(422, f"{kind} is invalid: {wrong}")
+        return 200, self.store(key, changed)
 
     def store(self, key, one):
         self.version += 1

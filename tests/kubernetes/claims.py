@@ -127,6 +127,27 @@ class Waits(PluginTest):
         self.unprepared(second)
         self.await_idle()
 
+    def test_attempts_that_fail_alike_are_one_event_and_another_reason_updates_it(self):
+        self.register()
+        self.api.put_secret("research", self.world.token("removed"))
+        claim = self.claim()
+
+        def refusals():
+            return [event for event in self.api.events(claim) if event["reason"] == "Refused"]
+        for _ in range(3):
+            self.refused(claim)
+        [first] = refusals()
+        self.assertEqual(first["count"], 1)
+        self.restart_node()
+        self.register()
+        self.refused(claim)
+        self.assertEqual([event["metadata"]["name"] for event in refusals()], [first["metadata"]["name"]])
+        self.api.put("Secret", "research", "gpupool-token", {"data": {"key": "eA=="}})
+        eventually(lambda: self.refused(claim) and "has no token in its key" in refusals()[0]["message"], self.state)
+        [last] = refusals()
+        self.assertGreater(last["count"], 1)
+        self.await_idle()
+
     def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(self):
         self.register()
         first, second = self.claim(count=GPUS, compute="100", memory=""), self.claim()

@@ -164,6 +164,10 @@ class PluginTest(unittest.TestCase):
     def unprepared(self, claim):
         self.assertEqual(self.kubelet.unprepare(claim)[claim["metadata"]["uid"]].error, "")
 
+    def restart_node(self):
+        self.node.kill()
+        self.node.start()
+
     def held(self):
         """Returns a claim that is prepared, and its lease."""
         claim = self.claim()

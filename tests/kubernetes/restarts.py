@@ -24,10 +24,6 @@ class Restarts(PluginTest):
         out, _ = process.communicate("\n", timeout=60)
         self.assertEqual((process.returncode, out), (0, "done\n"))
 
-    def restart_node(self):
-        self.node.kill()
-        self.node.start()
-
     def test_a_killed_plugin_resumes_its_leases_while_programs_run(self):
         claim, before = self.held()
         program = self.started_program(claim)

@@ -152,6 +152,19 @@ TEST_CASE("an event names its claim") {
   CHECK(event["message"] == "for a?GPU");
 }
 
+TEST_CASE("events of a claim with one reason have one name, which is valid for a long claim") {
+  const auto name = [](const ClaimName& claim, const char* reason) {
+    return event_of(claim, EventType::warning, reason, "text", "d",
+                    "2026-01-02T03:04:05Z")["metadata"]["name"]
+        .get<std::string>();
+  };
+  CHECK(name({"team", "claim", "u-1"}, "Waiting") == name({"team", "claim", "u-1"}, "Waiting"));
+  CHECK(name({"team", "claim", "u-1"}, "Waiting") != name({"team", "claim", "u-1"}, "Refused"));
+  CHECK(name({"team", "claim", "u-1"}, "Waiting") != name({"team", "claim", "u-2"}, "Waiting"));
+  const std::string cut = std::string(199, 'a') + "-" + std::string(50, 'b');
+  CHECK_FALSE(has(name({"team", cut, "u-1"}, "Waiting"), "-."));
+}
+
 TEST_CASE("resources of the device plugin have a name and terms") {
   CHECK(parse_resource("gpupool.dev/gpu")->terms.empty());
   CHECK(parse_resource("gpupool.dev/half:compute=50&memory=4GiB")->terms == "compute=50&memory=4GiB");
