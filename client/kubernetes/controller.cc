@@ -20,6 +20,8 @@ constexpr const char* kSlices = "/apis/resource.k8s.io/v1/resourceslices";
 constexpr const char* kClaims = "/apis/resource.k8s.io/v1/resourceclaims";
 constexpr std::chrono::seconds kTimeout{8};
 constexpr std::chrono::seconds kCheckPatience{5};
+// Slices are published by the same thread.
+constexpr std::chrono::seconds kLongestLook{10};
 constexpr int kMostLeaseBytes = 64 << 20;
 constexpr int kStepsBetweenComparisons = 30;
 
@@ -58,6 +60,8 @@ void Controller::step() {
   const auto nodes = ask_nodes();
   note("pool", nodes ? Result<void>() : Result<void>(nodes.error()));
   if (nodes) note("slices", publish(*nodes));
+  if (std::chrono::steady_clock::now() < next_check_) return;
+  next_check_ = std::chrono::steady_clock::now() + settings_.claims_interval;
   note("claims", check_claims());
 }
 
@@ -186,19 +190,36 @@ Result<void> Controller::check_claims() {
   const auto claims = api_.list(kClaims);
   if (!claims) return claims.error();
   std::set<std::string> present;
+  // In the order of the UIDs, which nobody chooses: a namespace with many claims does not hold up the others.
+  std::map<std::string, const Json*> waiting;
   for (const Json& claim : *claims) {
     const std::string uid = name_of(claim).uid;
     present.insert(uid);
     const bool waits = member(claim, {"status", "allocation"}).is_null() &&
                        member(claim, {"metadata", "deletionTimestamp"}).is_null();
-    if (waits && !checked_.contains(uid) && check(claim)) checked_.insert(uid);
+    if (waits && !checked_.contains(uid)) waiting[uid] = &claim;
   }
   std::erase_if(checked_, [&](const std::string& uid) { return !present.contains(uid); });
+  tokens_.clear();
+  const auto end = std::chrono::steady_clock::now() + kLongestLook;
+  for (const auto& [uid, claim] : waiting) {
+    if (std::chrono::steady_clock::now() > end) return {};  // the next look goes on
+    const auto known = check(*claim);
+    if (!known) return known.error();  // it would be the same for the others, after the same time
+    if (*known) checked_.insert(uid);
+  }
   return {};
 }
 
+const Result<TenantToken>& Controller::token_for(const std::string& space) {
+  const auto found = tokens_.find(space);
+  if (found != tokens_.end()) return found->second;
+  return tokens_.emplace(space, token_of(api_, settings_.driver.tenant, space)).first->second;
+}
+
 // Asks the pool's scheduler whether the claim can ever be granted. Returns false if that is not known yet.
-bool Controller::check(const Json& claim) {
+// ErrorCode::unavailable: the scheduler or the API server does not answer.
+Result<bool> Controller::check(const Json& claim) {
   const ClaimName name = name_of(claim);
   const auto refuse = [&](const std::string& why) {
     (void)events_.report(name, EventType::warning, "Impossible", why);
@@ -209,7 +230,8 @@ bool Controller::check(const Json& claim) {
   if (lease->gpus == 0) return true;  // of another driver
   auto address = address_for(settings_.driver.server, *lease);
   if (!address) return refuse(address.error().message);
-  const auto token = token_of(api_, settings_.driver.tenant, name.space);
+  const auto& token = token_for(name.space);
+  if (!token && token.error().code == ErrorCode::unavailable) return token.error();
   if (!token) return token.error().code == ErrorCode::invalid && refuse(token.error().message);
   address->request.set_check_only(true);
   address->request.set_program("claim " + text_of(name));
@@ -221,7 +243,7 @@ bool Controller::check(const Json& claim) {
       [](const pool::Granted&) { return Result<void>(); }, [](const std::string&) {});
   const Result<void> checked = client.run();
   if (checked) return true;
-  if (checked.error().code == ErrorCode::unavailable) return false;
+  if (checked.error().code == ErrorCode::unavailable) return checked.error();
   return refuse(checked.error().message);
 }
 

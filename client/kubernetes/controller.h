@@ -3,6 +3,7 @@
 //
 // If the API server or the pool's scheduler does not answer, it logs that once and tries again.
 #pragma once
+#include <chrono>
 #include <map>
 #include <set>
 #include <string>
@@ -19,8 +20,11 @@ class Controller {
   struct Settings {
     DriverSettings driver;
     std::string operator_token_file;  // empty: none
-    std::string pool;                 // name of the pool in ResourceSlices
-    std::string device_class;         // whose claims are checked
+    // Between two looks at the cluster's claims. The API server lists all of them each time, also those of
+    // other drivers, and a pod waits much longer than this for what it can never get.
+    std::chrono::seconds claims_interval{15};
+    std::string pool;          // name of the pool in ResourceSlices
+    std::string device_class;  // whose claims are checked
   };
   Controller(Settings settings, const ApiServer& api)
       : settings_(std::move(settings)), api_(api), events_(api, settings_.driver.name) {}
@@ -34,18 +38,21 @@ class Controller {
   Result<Json> list_slices() const;
   Result<bool> replace(const Json& present, const Json& devices);
   Result<void> check_claims();
-  bool check(const Json& claim);
+  Result<bool> check(const Json& claim);
+  const Result<TenantToken>& token_for(const std::string& space);
   void note(const char* what, const Result<void>& result);
 
   const Settings settings_;
   const ApiServer& api_;
   EventRecorder events_;
-  size_t scheduler_ = 0;                         // index of the one that answered last
-  bool shared_ = true;                           // the cluster has consumable capacity, as far as is known
-  Json published_;                               // devices
-  int steps_ = 0;                                // since the slices were compared with the API server's
-  std::set<std::string> checked_;                // UIDs of claims
-  std::map<std::string, std::string> problems_;  // what was logged last, by what failed
+  size_t scheduler_ = 0;  // index of the one that answered last
+  bool shared_ = true;    // the cluster has consumable capacity, as far as is known
+  Json published_;        // devices
+  int steps_ = 0;         // since the slices were compared with the API server's
+  std::chrono::steady_clock::time_point next_check_{};
+  std::map<std::string, Result<TenantToken>> tokens_;  // by namespace, for one look at the claims
+  std::set<std::string> checked_;                      // UIDs of claims
+  std::map<std::string, std::string> problems_;        // what was logged last, by what failed
 };
 
 }  // namespace gpupool::kubernetes

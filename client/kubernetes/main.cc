@@ -96,6 +96,7 @@ int run_controller(const Options& options) {
   const ApiServer api(options.api);
   Controller controller({.driver = options.driver,
                          .operator_token_file = options.operator_token_file,
+                         .claims_interval = std::chrono::seconds(options.claims_interval),
                          .pool = options.pool,
                          .device_class = options.device_class},
                         api);

@@ -71,7 +71,11 @@ void add_controller_options(CLI::App& app, Options& options) {
   app.add_option("--pool-name", options.pool, "Name of the pool in ResourceSlices [gpupool]");
   app.add_option("--device-class", options.device_class,
                  "DeviceClass whose claims are checked [gpupool.dev]");
-  app.add_option("--interval", options.interval, "Seconds between two looks at pool and claims [2]")
+  app.add_option("--interval", options.interval, "Seconds between two looks at the pool's GPUs [2]")
+      ->check(CLI::Range(1, 3600));
+  app.add_option(
+         "--claims-interval", options.claims_interval,
+         "Seconds between two looks at the cluster's claims, which the API server lists all each time [15]")
       ->check(CLI::Range(1, 3600));
 }
 

@@ -34,7 +34,8 @@ struct Options {
   std::string operator_token_file;
   std::string pool = "gpupool";
   std::string device_class = "gpupool.dev";
-  unsigned interval = 2;  // seconds
+  unsigned interval = 2;          // seconds
+  unsigned claims_interval = 15;  // seconds
 };
 
 struct EarlyExit {

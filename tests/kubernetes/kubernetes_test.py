@@ -16,9 +16,9 @@ import cases
 from claims import Claims, DefaultToken, Waits
 from device_plugins import DevicePlugins
 from restarts import Restarts
-from slices import Slices, WithoutConsumableCapacity
+from slices import RareLooks, Slices, WithoutConsumableCapacity
 
-TESTS = (Claims, DefaultToken, DevicePlugins, Restarts, Slices, Waits, WithoutConsumableCapacity)
+TESTS = (Claims, DefaultToken, DevicePlugins, RareLooks, Restarts, Slices, Waits, WithoutConsumableCapacity)
 
 
 def why_not(build):

@@ -64,6 +64,7 @@ class PluginTest(unittest.TestCase):
     world = None
     consumable_capacity = True
     node_options = ()
+    controller_options = ("--claims-interval", "1")
 
     def setUp(self):
         self.pool = self.world.pool
@@ -102,7 +103,7 @@ class PluginTest(unittest.TestCase):
         node = [program, "node", *common, *self.account("node"), "--node-name", NODE, "--kubelet-folder", self.kubelet.folder, "--state-folder",
                 self.folder / "state", "--cdi-file", self.specification, "--prepare-wait", "3", "--unused-interval", "2", *self.node_options]
         controller = [program, "controller", *common, *self.account("controller"), "--operator-token-file", self.world.folder / "pool/operator.token",
-                      "--interval", "1"]
+                      "--interval", "1", *self.controller_options]
         self.node = Daemon("node", node, self.folder, dict(os.environ))
         self.controller = Daemon("controller", controller, self.folder, dict(os.environ))
         self.daemons = [self.node, self.controller]

@@ -31,6 +31,33 @@ class Slices(PluginTest):
         self.assertEqual(self.api.all("ResourceSlice"), before)
 
 
+    def test_a_scheduler_that_does_not_answer_is_asked_for_one_claim_only(self):
+        def restart():
+            self.pool.scheduler.start()
+            eventually(lambda: any(node["condition"] == "open" for node in self.pool.ask("nodes") or []), self.state)
+        self.addCleanup(restart)
+        self.pool.scheduler.kill()
+        for _ in range(12):
+            self.claim(allocated=False)
+        # Each question fails after some seconds; the API server has two claims in a page.
+        lists = self.api.count("GET", "/resourceclaims")
+        eventually(lambda: self.api.count("GET", "/resourceclaims") >= lists + 3 * 6, self.state, patience=45)
+
+
+class RareLooks(PluginTest):
+    controller_options = ("--claims-interval", "3600")
+
+    def test_claims_are_listed_at_an_interval_of_their_own(self):
+        eventually(lambda: self.api.count("GET", "/resourceclaims") == 1, self.state)
+        claim = self.claim(count=GPUS + 1, allocated=False)
+        self.addCleanup(self.pool.admin, "undrain", "gpus")
+        for command, has_devices in (("drain", False), ("undrain", True)):  # the controller goes on
+            self.pool.admin(command, "gpus")
+            eventually(lambda: bool(self.devices()) == has_devices, self.state)
+        self.assertEqual(self.api.count("GET", "/resourceclaims"), 1)
+        self.assertEqual(self.api.events(claim), [])
+
+
 class WithoutConsumableCapacity(PluginTest):
     consumable_capacity = False
 

@@ -28,3 +28,9 @@ TEST_CASE("the node's state is in no folder of another program") {
   CHECK(options.node);
   CHECK(options.state_folder == "/var/lib/gpupool-kubernetes");
 }
+
+TEST_CASE("the API server is asked for all claims less often than the scheduler for its GPUs") {
+  const Options options = parsed({"controller"});
+  CHECK(options.interval == 2);
+  CHECK(options.claims_interval == 15);
+}
