@@ -105,7 +105,12 @@ Result<pool::ListNodesReply> Controller::ask_nodes() {
 }
 
 Result<void> Controller::publish(const pool::ListNodesReply& nodes) {
-  Json devices = devices_of(nodes, shared_);
+  if (!shared_) {
+    const auto kept = keeps_shared();
+    if (!kept) return kept.error();
+    use_shared(*kept);
+  }
+  Json devices = devices_of(nodes, *shared_);
   if (devices == published_ && ++steps_ < kStepsBetweenComparisons) return {};
   const auto present = list_slices();
   if (!present) return present.error();
@@ -117,17 +122,22 @@ Result<void> Controller::publish(const pool::ListNodesReply& nodes) {
   const auto kept = replace(*present, devices);
   if (!kept) return kept.error();
   if (*kept) {
-    log::info("published", {{"devices", devices.size()}, {"shared", shared_ ? 1 : 0}});
+    log::info("published", {{"devices", devices.size()}, {"shared", *shared_ ? 1 : 0}});
     published_ = std::move(devices);
     steps_ = 0;
     return {};
   }
+  use_shared(false);  // the feature was turned off meanwhile
+  return publish(nodes);
+}
+
+void Controller::use_shared(bool shared) {
+  shared_ = shared;
+  if (shared) return;
   log::warning(
       "no_consumable_capacity",
       {{"consequence", "the cluster allocates whole GPUs only"},
        {"remedy", "enable the feature gate DRAConsumableCapacity, or use Kubernetes 1.36 or newer"}});
-  shared_ = false;
-  return publish(nodes);
 }
 
 // Returns the slices of the pool, in the order of their numbers.
@@ -149,7 +159,7 @@ Result<Json> Controller::list_slices() const {
 }
 
 // Writes the slices and removes others of the pool. Returns false if the API server has left out that devices
-// are shared, which it does without saying so if the feature is off.
+// are shared.
 Result<bool> Controller::replace(const Json& present, const Json& devices) {
   const Json slices = slices_of(devices, settings_.driver.name, settings_.pool, generation_of(present) + 1);
   std::set<std::string> written;
@@ -178,12 +188,18 @@ Result<bool> Controller::replace(const Json& present, const Json& devices) {
       return Error{ErrorCode::refused,
                    "the API server does not remove slice " + name + ": " + reply->reason()};
   }
-  if (!shared_) return true;
-  const Json kept = devices_in(answers);
-  return std::all_of(kept.begin(), kept.end(), [](const Json& device) {
-    const Json& shared = member(device, {"allowMultipleAllocations"});
-    return shared.is_boolean() && shared.get<bool>();
-  });
+  return !*shared_ || are_shared(devices_in(answers));
+}
+
+// Asks the API server whether it keeps that a device is shared, which it leaves out without saying so if the
+// feature is off. Nothing is stored.
+Result<bool> Controller::keeps_shared() const {
+  const auto reply = api_.send("POST", std::string(kSlices) + "?dryRun=All",
+                               probe_slice(settings_.driver.name, settings_.pool));
+  if (!reply) return reply.error();
+  if (!reply->succeeded())
+    return Error{ErrorCode::refused, "the API server refuses to try a slice: " + reply->reason()};
+  return are_shared(devices_in(Json::array({reply->body})));
 }
 
 Result<void> Controller::check_claims() {

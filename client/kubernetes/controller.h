@@ -5,6 +5,7 @@
 #pragma once
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -36,6 +37,8 @@ class Controller {
   Result<pool::ListNodesReply> ask_nodes();
   Result<void> publish(const pool::ListNodesReply& nodes);
   Result<Json> list_slices() const;
+  Result<bool> keeps_shared() const;
+  void use_shared(bool shared);
   Result<bool> replace(const Json& present, const Json& devices);
   Result<void> check_claims();
   Result<bool> check(const Json& claim);
@@ -45,10 +48,10 @@ class Controller {
   const Settings settings_;
   const ApiServer& api_;
   EventRecorder events_;
-  size_t scheduler_ = 0;  // index of the one that answered last
-  bool shared_ = true;    // the cluster has consumable capacity, as far as is known
-  Json published_;        // devices
-  int steps_ = 0;         // since the slices were compared with the API server's
+  size_t scheduler_ = 0;        // index of the one that answered last
+  std::optional<bool> shared_;  // the cluster has consumable capacity; nullopt: not known yet
+  Json published_;              // devices
+  int steps_ = 0;               // since the slices were compared with the API server's
   std::chrono::steady_clock::time_point next_check_{};
   std::map<std::string, Result<TenantToken>> tokens_;  // by namespace, for one look at the claims
   std::set<std::string> checked_;                      // UIDs of claims

@@ -154,6 +154,21 @@ Json slices_of(const Json& devices, const std::string& driver, const std::string
   return slices;
 }
 
+Json probe_slice(const std::string& driver, const std::string& pool) {
+  Group group;
+  group.gpus = 1;
+  group.memory = uint64_t{1} << 30;
+  const Json device = device_of("probe", group, "probe", true);
+  return slices_of(Json::array({device}), driver, pool + "-probe", 1)[0];
+}
+
+bool are_shared(const Json& devices) {
+  return std::all_of(devices.begin(), devices.end(), [](const Json& device) {
+    const Json& shared = member(device, {"allowMultipleAllocations"});
+    return shared.is_boolean() && shared.get<bool>();
+  });
+}
+
 Json devices_in(const Json& slices) {
   Json devices = Json::array();
   for (const Json& slice : slices) {

@@ -18,6 +18,12 @@ Json devices_of(const pool::ListNodesReply& nodes, bool shared);
 // Returns the slices with these devices, at most 128 in each. `generation` counts the changes.
 Json slices_of(const Json& devices, const std::string& driver, const std::string& pool, int64_t generation);
 
+// Returns a slice with one shared device, which shows whether the API server keeps that it is shared. It is
+// not to be stored.
+Json probe_slice(const std::string& driver, const std::string& pool);
+// Returns true if all devices are shared.
+bool are_shared(const Json& devices);
+
 // Returns the name of the slice with this number.
 std::string slice_name(const std::string& driver, const std::string& pool, size_t number);
 

@@ -47,6 +47,7 @@ class ApiServer:
         self.objects = {}  # (kind, namespace, name) -> object
         self.faults = []  # invalid requests
         self.denied = []  # requests that their account's roles do not allow
+        self.written = []  # (kind, object) as sent, of all that was stored
         self.requests = []  # "METHOD /path" of all
         self.has_resource_api = True  # knows resource.k8s.io/v1
         self.misses = {}  # key of an object -> how many further reads do not find it
@@ -125,7 +126,7 @@ class ApiServer:
     def answer_for(self, method, kind, model, parts, query, body):
         space, name = parts.get("space", ""), parts.get("name", "")
         if method in ("POST", "PUT"):
-            return self.write(method, kind, model, space, name, body)
+            return self.write(method, kind, model, space, name, body, dry=query.get("dryRun") == ["All"])
         present = self.objects.get((kind, space, name))
         if not name and method == "GET":
             return 200, self.page(kind, query)
@@ -148,7 +149,7 @@ class ApiServer:
         more = {"continue": str(start + 2)} if start + 2 < len(found) else {}
         return {"metadata": more, "items": found[start:start + 2]}
 
-    def write(self, method, kind, model, space, name, body):
+    def write(self, method, kind, model, space, name, body, dry):
         try:
             sent = json.loads(body)
             model.model_validate(sent)
@@ -162,7 +163,11 @@ class ApiServer:
                 return self.not_found(kind, name)
             if sent["metadata"].get("resourceVersion") != self.objects[key]["metadata"]["resourceVersion"]:
                 return self.failure(409, "the object has been modified", "Conflict")
-        return (200 if method == "PUT" else 201), self.store(key, sent)
+        status = 200 if method == "PUT" else 201
+        if dry:
+            return status, self.kept(kind, sent)
+        self.written.append((kind, json.loads(body)))
+        return status, self.store(key, sent)
 
     def patch(self, key, model, form, body):
         """Applies a merge patch of members that are no objects."""
@@ -181,7 +186,12 @@ class ApiServer:
     def store(self, key, one):
         self.version += 1
         one.setdefault("metadata", {})["resourceVersion"] = str(self.version)
-        if key[0] == "ResourceSlice":
+        self.objects[key] = self.kept(key[0], one)
+        return one
+
+    def kept(self, kind, one):
+        """Returns what is kept of an object."""
+        if kind == "ResourceSlice":
             for device in one["spec"].get("devices", []):
                 if not self.consumable_capacity:
                     device.pop("allowMultipleAllocations", None)
@@ -190,7 +200,6 @@ class ApiServer:
                 for capacity in device["capacity"].values():  # as Kubernetes writes quantities
                     if capacity["value"].endswith("000"):
                         capacity["value"] = capacity["value"][:-3] + "k"
-        self.objects[key] = one
         return one
 
     def failure(self, status, message, reason, **details):

@@ -61,6 +61,18 @@ class RareLooks(PluginTest):
 class WithoutConsumableCapacity(PluginTest):
     consumable_capacity = False
 
+    def test_no_other_device_is_ever_written(self):
+        eventually(lambda: len(self.devices()) == GPUS, self.state)
+        for restarted in (False, True):
+            if restarted:
+                self.controller.kill()
+                self.controller.start()
+                refused = self.claim(count=GPUS + 1, allocated=False)  # shows that it has done a step
+                self.await_event(refused, "Impossible")
+            slices = [one for kind, one in self.api.written if kind == "ResourceSlice"]
+            self.assertEqual([len(one["spec"]["devices"]) for one in slices], [GPUS])
+        self.assertEqual([one["metadata"]["name"] for one in self.api.all("ResourceSlice")], [slices[0]["metadata"]["name"]])
+
     def test_each_gpu_is_a_device_and_terms_say_the_share(self):
         eventually(lambda: len(self.devices()) == GPUS, self.state)
         self.register()

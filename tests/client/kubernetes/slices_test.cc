@@ -93,3 +93,12 @@ TEST_CASE("slices have at most 128 devices, and say how many they are") {
   // An empty pool has one slice, so that the cluster forgets earlier devices.
   CHECK(slices_of(Json::array(), "d", "p", 1).size() == 1);
 }
+
+TEST_CASE("a probe shows whether the API server keeps that devices are shared") {
+  Json probe = probe_slice("gpupool.dev", "gpupool");
+  CHECK(probe["metadata"]["name"] != slice_name("gpupool.dev", "gpupool", 0));
+  CHECK(probe["spec"]["devices"][0]["capacity"]["compute"].contains("requestPolicy"));
+  CHECK(are_shared(devices_in(Json::array({probe}))));
+  probe["spec"]["devices"][0].erase("allowMultipleAllocations");
+  CHECK_FALSE(are_shared(devices_in(Json::array({probe}))));
+}
