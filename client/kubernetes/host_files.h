@@ -10,8 +10,9 @@
 namespace gpupool::kubernetes {
 
 // Copies bin/pool-lease, bin/pool-smi, lib/client and the libraries beside it to FOLDER/client-HASH, unless
-// they are there, and returns their paths there. The hash is of the client library: containers that run keep
-// the version that they have. ErrorCode::unavailable: a file cannot be copied.
+// they are there, and returns their paths there. The hash is of all files: containers that run keep the
+// version that they have. The folder gets its name when it is on the disk as a whole. ErrorCode::unavailable:
+// a file cannot be copied.
 Result<run::Installation> copy_installation(const run::Installation& from, const std::string& folder);
 
 // Copies a file to FOLDER/NAME and returns its path; empty for an empty one.

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "client/kubernetes/claim_store.h"
 #include "client/kubernetes/host_files.h"
@@ -104,5 +105,47 @@ TEST_CASE("the client library is copied once, and another version beside it") {
   REQUIRE(second);
   CHECK(second->client != first->client);
   CHECK(fs::exists(first->client / "libcuda.so.1"));  // running containers use it
+  // An image may differ in a program or a library alone.
+  std::set<std::string> copies{first->client, second->client};
+  write(own.programs / "pool-lease", "program two");
+  copies.insert(copy_installation(own, host)->client);
+  write(folder.path().string() + "/own/lib/libgrpc.so.1", "library two");
+  copies.insert(copy_installation(own, host)->client);
+  fs::create_symlink("libcuda.so.1", own.client / "libcuda.so");
+  const auto last = copy_installation(own, host);
+  REQUIRE(last);
+  copies.insert(last->client);
+  CHECK(copies.size() == 5);
+  CHECK(fs::is_symlink(last->client / "libcuda.so"));
   CHECK_FALSE(copy_installation({own.programs, folder.path().string() + "/none"}, host));
+}
+
+TEST_CASE("users of containers can read the copy, whatever the umask is") {
+  const TemporaryFolder folder;
+  const run::Installation own{folder.path() / "own/bin", folder.path() / "own/lib/client"};
+  write(own.client / "libcuda.so.1", "one");
+  write(own.programs / "pool-lease", "program");
+  const mode_t before = ::umask(077);
+  const auto copied = copy_installation(own, folder.path() / "host");
+  ::umask(before);
+  REQUIRE(copied);
+  for (const fs::path& one :
+       {copied->client, copied->client.parent_path(), copied->programs, copied->programs.parent_path()})
+    CHECK(mode_of(one) == 0755);
+}
+
+TEST_CASE("a copy that was begun by a process that was killed is made anew") {
+  const TemporaryFolder folder;
+  const run::Installation own{folder.path() / "own/bin", folder.path() / "own/lib/client"};
+  write(own.client / "libcuda.so.1", "one");
+  const std::string host = folder.path() / "host";
+  const auto first = copy_installation(own, host);
+  REQUIRE(first);
+  const fs::path top = first->client.parent_path().parent_path();
+  fs::rename(top, top.string() + ".new");
+  write(top.string() + ".new/lib/client/left", "");
+  const auto second = copy_installation(own, host);
+  REQUIRE(second);
+  CHECK(content_of(second->client / "libcuda.so.1") == "one");
+  CHECK_FALSE(fs::exists(second->client / "left"));
 }
