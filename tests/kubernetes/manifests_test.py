@@ -29,6 +29,7 @@ MODELS = {
     "Role": client.V1Role,
     "RoleBinding": client.V1RoleBinding,
     "ResourceClaimTemplate": client.V1ResourceClaimTemplate,
+    "ResourceQuota": client.V1ResourceQuota,
     "Service": client.V1Service,
     "ServiceAccount": client.V1ServiceAccount,
     "StatefulSet": client.V1StatefulSet,
@@ -114,6 +115,16 @@ class Manifests(unittest.TestCase):
         self.assertNotEqual(folders, [])
         for folder in folders:
             self.assertNotIn(folder, (state, *state.parents))
+
+    def test_critical_pods_have_a_quota(self):
+        """The admission plugin ResourceQuota can be set up, as in GKE, to refuse them elsewhere than in kube-system without one."""
+        objects = manifests(namespace="other")
+        used = {pod["priorityClassName"] for one in objects for pod in self.pods_of(one) if "priorityClassName" in pod}
+        self.assertEqual(used, {"system-node-critical"})
+        [quota] = [one for one in objects if one["kind"] == "ResourceQuota"]
+        [selector] = quota["spec"]["scopeSelector"]["matchExpressions"]
+        self.assertEqual((selector["scopeName"], selector["operator"], set(selector["values"])), ("PriorityClass", "In", used))
+        self.assertEqual((quota["metadata"]["namespace"], list(quota["spec"]["hard"])), ("other", ["pods"]))
 
     def test_the_device_plugin_has_a_token_of_its_own(self):
         [node] = [pod for one in manifests(*self.variants[2]) if one["metadata"]["name"] == "gpupool-node" for pod in self.pods_of(one)]
