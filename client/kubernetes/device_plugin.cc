@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <thread>
+#include <mutex>
 
 #include "client/kubernetes/tenant.h"
 #include "client/run/request.h"
@@ -15,7 +15,6 @@
 namespace gpupool::kubernetes {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{200};
 constexpr std::chrono::seconds kRegisterTimeout{5};
 
 // Returns the name of the socket, which is a file's name: gpupool.dev/gpu becomes gpupool.dev-gpu.sock.
@@ -32,6 +31,27 @@ std::string identity_of(const std::string& path) {
   return std::to_string(about.st_ino) + " " + std::to_string(about.st_ctim.tv_sec) + "." +
          std::to_string(about.st_ctim.tv_nsec);
 }
+
+// One call of ListAndWatch: sends the list, which never changes, and stays until the kubelet or the server
+// ends it, because the kubelet takes the end of the call for the end of the plugin. Deletes itself; gRPC's
+// threads.
+class UnchangingList final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
+ public:
+  explicit UnchangingList(v1beta1::ListAndWatchResponse all) : all_(std::move(all)) { StartWrite(&all_); }
+  void OnWriteDone(bool ok) override {
+    if (!ok) end();
+  }
+  void OnCancel() override { end(); }
+  void OnDone() override { delete this; }
+
+ private:
+  void end() {
+    std::call_once(ended_, [this] { Finish(grpc::Status::CANCELLED); });
+  }
+
+  const v1beta1::ListAndWatchResponse all_;  // used until it was written
+  std::once_flag ended_;
+};
 
 }  // namespace
 
@@ -95,18 +115,15 @@ grpc::Status DevicePlugin::Service::GetDevicePluginOptions(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status DevicePlugin::Service::ListAndWatch(grpc::ServerContext* context, const v1beta1::Empty*,
-                                                 grpc::ServerWriter<v1beta1::ListAndWatchResponse>* stream) {
+grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse>* DevicePlugin::Service::ListAndWatch(
+    grpc::CallbackServerContext*, const v1beta1::Empty*) {
   v1beta1::ListAndWatchResponse all;
   for (unsigned number = 0; number < settings_.units; ++number) {
     v1beta1::Device& device = *all.add_devices();
     device.set_id("unit-" + std::to_string(number));
     device.set_health("Healthy");
   }
-  stream->Write(all);
-  // The list never changes. The kubelet takes the end of the stream for the end of the plugin.
-  while (!context->IsCancelled()) std::this_thread::sleep_for(kBetweenLooks);
-  return grpc::Status::OK;
+  return new UnchangingList(std::move(all));
 }
 
 grpc::Status DevicePlugin::Service::Allocate(grpc::ServerContext*, const v1beta1::AllocateRequest* request,

@@ -34,14 +34,16 @@ class DevicePlugin {
   Result<void> ensure();
 
  private:
-  class Service final : public v1beta1::DevicePlugin::Service {
+  // The kubelet keeps a call of ListAndWatch for as long as it runs: it has no thread of its own.
+  class Service final
+      : public v1beta1::DevicePlugin::WithCallbackMethod_ListAndWatch<v1beta1::DevicePlugin::Service> {
    public:
     Service(Resource resource, const Settings& settings)
         : resource_(std::move(resource)), settings_(settings) {}
     grpc::Status GetDevicePluginOptions(grpc::ServerContext*, const v1beta1::Empty*,
                                         v1beta1::DevicePluginOptions*) override;
-    grpc::Status ListAndWatch(grpc::ServerContext* context, const v1beta1::Empty*,
-                              grpc::ServerWriter<v1beta1::ListAndWatchResponse>* stream) override;
+    grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse>* ListAndWatch(grpc::CallbackServerContext*,
+                                                                          const v1beta1::Empty*) override;
     grpc::Status Allocate(grpc::ServerContext*, const v1beta1::AllocateRequest* request,
                           v1beta1::AllocateResponse* reply) override;
 

@@ -1,6 +1,35 @@
 """Tests of the device plugin."""
+import contextlib
+import os
+
+import grpc
+
 from kubelet import Container, DevicePluginKubelet
 from plugin import DRIVER, PluginTest, eventually
+
+
+class Streams(PluginTest):
+    node_options = ("--resource", f"{DRIVER}/gpu", "--units", "2")
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.node.process.pid}/task"))
+
+    def test_a_kubelet_that_watches_holds_no_thread(self):
+        with DevicePluginKubelet(self.kubelet) as kubelet, contextlib.ExitStack() as stack:
+            eventually(kubelet.resources, self.state)
+            request = kubelet.resources()[f"{DRIVER}/gpu"]
+            kubelet.list(request)
+            before = self.threads()
+            streams = [stack.enter_context(kubelet.watch(request)) for _ in range(64)]
+            for stream in streams:
+                self.assertEqual([device.ID for device in next(stream).devices], ["unit-0", "unit-1"])
+            self.assertLess(self.threads() - before, 32)
+            self.assertTrue(all(stream.is_active() for stream in streams))
+            self.node.stop()  # ends them
+            self.assertEqual(self.node.process.returncode, 0)
+            for stream in streams:
+                with self.assertRaises(grpc.RpcError):
+                    next(stream)
 
 
 class DevicePlugins(PluginTest):

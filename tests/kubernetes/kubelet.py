@@ -1,5 +1,6 @@
 """The kubelet's side of the sockets of gpupool-kubernetes, and the container engine's use of a CDI device."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -96,6 +97,13 @@ class DevicePluginKubelet:
     def stub(self, request):
         channel = grpc.insecure_channel(f"unix://{self.folder}/{request.endpoint}")
         return self.of["device_plugin_pb2_grpc"].DevicePluginStub(channel)
+
+    @contextlib.contextmanager
+    def watch(self, request):
+        """Yields a call of ListAndWatch, which ends with the context."""
+        # Channels with the same options share a connection, and with it the limit of calls in it.
+        with grpc.insecure_channel(f"unix://{self.folder}/{request.endpoint}", (("grpc.use_local_subchannel_pool", 1),)) as channel:
+            yield self.of["device_plugin_pb2_grpc"].DevicePluginStub(channel).ListAndWatch(self.of["device_plugin_pb2"].Empty(), timeout=60)
 
     def list(self, request):
         for answer in self.stub(request).ListAndWatch(self.of["device_plugin_pb2"].Empty(), timeout=10):

@@ -14,11 +14,11 @@ from plugin import PluginTest, World
 import cases
 # unittest runs the tests of the classes that this module has.
 from claims import Claims, DefaultToken, Waits
-from device_plugins import DevicePlugins
+from device_plugins import DevicePlugins, Streams
 from restarts import Restarts
 from slices import RareLooks, Slices, WithoutConsumableCapacity
 
-TESTS = (Claims, DefaultToken, DevicePlugins, RareLooks, Restarts, Slices, Waits, WithoutConsumableCapacity)
+TESTS = (Claims, DefaultToken, DevicePlugins, RareLooks, Restarts, Slices, Streams, Waits, WithoutConsumableCapacity)
 
 
 def why_not(build):
