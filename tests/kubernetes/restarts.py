@@ -1,4 +1,5 @@
 """Tests of kubelets, plugins, API servers and schedulers that end, restart and forget."""
+import pathlib
 import sys
 
 from plugin import GPUS, PluginTest, eventually
@@ -120,6 +121,24 @@ class Restarts(PluginTest):
         moved["status"]["reservedFor"] = [self.consumer("research", "elsewhere", "node-2")]
         self.restart_node()
         self.await_idle()
+
+    def test_a_plugin_that_starts_while_no_scheduler_answers_keeps_the_files_of_a_running_pod(self):
+        claim, before = self.held()
+        program = self.started_program(claim)
+        servers = pathlib.Path(self.container(self.prepared(claim)).mounts["/run/gpupool/lease"]) / "servers"
+        content = servers.read_text()
+        self.node.kill()
+        self.pool.scheduler.kill()
+        self.node.start()
+        self.register()
+        # A request without an answer ends, and the next one begins.
+        eventually(lambda: "cannot reach any scheduler" in self.refused(claim), self.state)
+        self.assertEqual(servers.read_text(), content)
+        self.assertTrue(self.specification.exists())
+        self.pool.scheduler.start()
+        self.await_held(claim, before)  # which may renew the token in the file
+        self.finish(program)
+        self.give_back(claim)
 
     def await_looks(self, claim, count):
         """Waits until the plugin has looked at the claim so often again."""
