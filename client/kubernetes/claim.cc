@@ -115,6 +115,8 @@ Result<Allocation> read_allocation(const Json& claim, const std::string& driver)
   std::optional<Share> share;
   for (const Json& result : list_of(claim, {"status", "allocation", "devices", "results"})) {
     if (text_member(result, {"driver"}) != driver) continue;
+    if (member(result, {"adminAccess"}) == Json(true))
+      return invalid("adminAccess cannot be had: Kubernetes does not count it, and the pool would");
     const auto its = read_share(member(result, {"consumedCapacity"}), driver);
     if (!its) return its.error();
     if (const auto set = set_share(out.lease, share, *its); !set) return set.error();
@@ -157,6 +159,9 @@ Result<pool::PoolAddress> address_for(const std::string& server, const LeaseTerm
   if (!lease.terms.empty()) text += (text.find('?') == std::string::npos ? "?" : "&") + lease.terms;
   auto address = pool::parse_pool_address(text);
   if (!address) return address.error();
+  for (const std::string& label : address->request.labels()) {
+    if (label.starts_with(kSpaceLabel)) return invalid("the label 'namespace' is set by gpupool");
+  }
   if (lease.gpus > kMostGpus)
     return invalid("a claim can have at most " + std::to_string(kMostGpus) + " GPUs");
   pool::Request& request = address->request;

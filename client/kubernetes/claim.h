@@ -50,6 +50,8 @@ Result<Allocation> read_allocation(const Json& claim, const std::string& driver)
 Result<LeaseTerms> read_request(const Json& claim, const std::string& driver,
                                 const std::string& device_class);
 
+constexpr const char* kSpaceLabel = "namespace=";  // of each lease; terms cannot set it
+
 // Returns the address with the request for such a lease. ErrorCode::invalid: the message says which term is
 // wrong.
 Result<pool::PoolAddress> address_for(const std::string& server, const LeaseTerms& lease);

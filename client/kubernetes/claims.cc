@@ -179,7 +179,7 @@ Result<std::unique_ptr<ClaimLease>> Claims::open_lease(const StoredClaim& claim)
   address->request.set_id(lease_client::request_id_of(claim.name.uid + " " + settings_.node));
   address->request.set_program("claim " + text_of(claim.name));
   address->request.set_host(settings_.node);
-  address->request.add_labels("namespace=" + claim.name.space);
+  address->request.add_labels(kSpaceLabel + claim.name.space);
   // Secrets are replaced while leases are held.
   const auto renewed = [this, space = claim.name.space, own = claim.own_token] {
     const auto token = renewed_token(api_, settings_.driver.tenant, space, own);

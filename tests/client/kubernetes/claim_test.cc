@@ -132,6 +132,21 @@ TEST_CASE("a lease's address has the share, the models and the terms") {
   CHECK(address_for("pool://a", {1, 0, 0, {}, "compute=25"})->request.compute_milli() == 250);
 }
 
+TEST_CASE("a claim cannot have the label of another namespace") {
+  for (const char* const terms : {"label=namespace=other", "label=a&label=namespace%3Dother"})
+    CHECK(
+        has(address_for("pool://a", {1, 0, 0, {}, terms}).error().message, "'namespace' is set by gpupool"));
+  CHECK(address_for("pool://a", {1, 0, 0, {}, "label=space=other"}));
+}
+
+TEST_CASE("devices that Kubernetes does not count are refused") {
+  Json access = result("h200", {{"compute", "50"}});
+  access["adminAccess"] = true;
+  CHECK(has(read_allocation(allocated(Json::array({access})), kDriver).error().message, "adminAccess"));
+  access["adminAccess"] = false;
+  CHECK(read_allocation(allocated(Json::array({access})), kDriver));
+}
+
 TEST_CASE("a claim that is not allocated is read for the check") {
   const Json claim = Json::parse(R"({"spec": {"devices": {"requests": [
     {"name": "a", "exactly": {"deviceClassName": "gpupool.dev", "count": 3, "capacity": {"requests": {"compute": "40"}}}},
