@@ -26,6 +26,19 @@ join_by() { # SEPARATOR WORD...
 # Prints a field of control, unless it has no value.
 deb_field() { [[ -z $2 ]] || printf '%s: %s\n' "$1" "$2"; }
 
+# A file may move between gpupool's packages from one version to the next, above all a private library, when the number of packages that
+# need it changes. dpkg lets a package take a file of another one's only with Replaces, and Breaks keeps the other one's old version, which
+# lacks the file then, from being used. A plugin for Slurm breaks other releases of Slurm, too.
+deb_older_versions() { # PACKAGE
+  local sibling older=() breaks=()
+  for sibling in $(siblings "$1"); do older+=("$sibling (<< $full_version)"); done
+  if [[ $1 == gpupool-slurm && -n $slurm_release ]]; then
+    for sibling in slurm-client slurmd; do breaks+=("$sibling (<< $slurm_release)" "$sibling (>= $(next_slurm)~)"); done
+  fi
+  deb_field Breaks "$(join_by ', ' "${older[@]}" "${breaks[@]}")"
+  deb_field Replaces "$(join_by ', ' "${older[@]}")"
+}
+
 deb_control() { # PACKAGE
   local depends=() needed size
   needed=$(deb_libraries "$1")
@@ -37,10 +50,7 @@ deb_control() { # PACKAGE
   deb_field Depends "$(join_by ', ' "${depends[@]}")"
   deb_field Recommends "$(join_by ', ' "${recommends[@]}")"
   deb_field Suggests "$(join_by ', ' "${suggests[@]}")"
-  if [[ $1 == gpupool-slurm && -n $slurm_release ]]; then
-    deb_field Breaks "$(printf '%s (<< %s), %s (>= %s~)' slurm-client "$slurm_release" slurm-client "$(next_slurm)"), $(
-      printf '%s (<< %s), %s (>= %s~)' slurmd "$slurm_release" slurmd "$(next_slurm)")"
-  fi
+  deb_older_versions "$1"
   printf 'Description: %s\n' "$summary"
   sed 's/^$/./; s/^/ /' <<<"$description"
 }

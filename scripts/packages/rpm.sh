@@ -35,10 +35,13 @@ rpm_files() { # PACKAGE
 }
 
 rpm_package() { # PACKAGE
-  local word
+  local word sibling
   printf '%%package -n %s\nSummary: %s\n' "$1" "$summary"
   for word in "${requires[@]}"; do printf 'Requires: %s%%{?_isa} = %%{version}-%%{release}\n' "$word"; done
   for word in "${rpm_requires[@]}"; do printf 'Requires: %s\n' "$word"; done
+  # As Breaks and Replaces of the .debs: a file may move between the packages. rpm lets it, in one transaction with both new packages, which
+  # this asks for. Not Obsoletes, which would remove the other package.
+  for sibling in $(siblings "$1"); do printf 'Conflicts: %s < %%{version}-%%{release}\n' "$sibling"; done
   if [[ $1 == gpupool-slurm && -n $slurm_release ]]; then printf 'Conflicts: slurm < %s\nConflicts: slurm >= %s\n' "$slurm_release" "$(next_slurm)"; fi
   printf '%%description -n %s\n%s\n\n' "$1" "${description//%/%%}"
 }

@@ -13,6 +13,14 @@ read_settings() {
   source "$root/packaging/packages/$1/settings.sh"
 }
 
+# siblings PACKAGE: prints all other packages of gpupool, also those that this build has no files of: an earlier one may have had.
+siblings() {
+  local folder
+  for folder in "$root"/packaging/packages/gpupool-*/; do
+    [[ $(basename "$folder") == "$1" ]] || basename "$folder"
+  done
+}
+
 # Installs each component where its package has it, and adds the package's own files (packaging/packages/PACKAGE/files).
 stage_files() {
   local folder package

@@ -27,25 +27,28 @@ class Root:
             (self.path / "var/lib/dpkg" / name).touch()
 
     def dpkg(self, *words, check=True):
-        # The dependencies on the C library and on systemd are not in this root.
-        return run("dpkg", f"--root={self.path}", f"--log={self.path}/log", "--force-script-chrootless", "--force-depends", "--force-confold", *words,
-                   check=check, env=support.without({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}, "DPKG_ROOT"))
+        # The dependencies on the C library and on systemd are not in this root. apt gives --auto-deconfigure, too.
+        return run("dpkg", f"--root={self.path}", f"--log={self.path}/log", "--force-script-chrootless", "--force-depends", "--force-confold",
+                   "--auto-deconfigure", *words, check=check, env=support.without({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}, "DPKG_ROOT"))
 
     def states(self):
         listed = run("dpkg-query", f"--admindir={self.path}/var/lib/dpkg", "-W", "-f", "${Package} ${db:Status-Status}\n", check=False).stdout
         return dict(re.findall(r"^(gpupool-\w+) (\S+)$", listed, re.MULTILINE))
 
 
-def next_revision(deb, folder):
-    """A package like the given one, of the next revision and with other configuration."""
+def revised(deb, folder, revision, more=()):
+    """A package like the given one, of another revision, with other configuration and with `more` files."""
     tree = pathlib.Path(folder, "tree")
     shutil.rmtree(tree, ignore_errors=True)
     run("dpkg-deb", "-R", deb, tree)
     control = tree / "DEBIAN/control"
-    control.write_text(re.sub(r"(\d)-1\b", r"\1-2", control.read_text()))
+    control.write_text(re.sub(r"(\d)-1\b", rf"\1-{revision}", control.read_text()))
     for name in tree.glob("etc/gpupool/*"):
-        name.write_text(name.read_text() + "# of the next revision\n")
-    made = pathlib.Path(folder, deb.name.replace("-1_", "-2_"))
+        name.write_text(name.read_text() + f"# of revision {revision}\n")
+    for name in more:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(f"of revision {revision}")
+    made = pathlib.Path(folder, deb.name.replace("-1_", f"-{revision}_"))
     run("dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, made)
     return made
 
@@ -87,11 +90,11 @@ class Host(unittest.TestCase):
         (self.path / "var/lib/gpupool").mkdir(parents=True)
         (self.path / WANTED).parent.mkdir(parents=True, exist_ok=True)
         (self.path / WANTED).symlink_to("/usr/lib/systemd/system/poold.service")
-        self.root.dpkg("-i", *[next_revision(deb, self.scratch.name) for deb in self.debs.values()])
+        self.root.dpkg("-i", *[revised(deb, self.scratch.name, 2) for deb in self.debs.values()])
         self.assert_states("installed")
         self.assertTrue(edited.read_text().endswith("# mine\n"), "the upgrade has replaced edited configuration")
-        self.assertIn("# of the next revision", (self.path / "etc/gpupool/poold.toml.dpkg-dist").read_text())
-        self.assertIn("# of the next revision", (self.path / "etc/gpupool/pool-scheduler.toml").read_text())
+        self.assertIn("# of revision 2", (self.path / "etc/gpupool/poold.toml.dpkg-dist").read_text())
+        self.assertIn("# of revision 2", (self.path / "etc/gpupool/pool-scheduler.toml").read_text())
         self.assertTrue((self.path / WANTED).is_symlink(), "the upgrade has disabled poold")
 
     def check_removed(self):
@@ -114,6 +117,28 @@ class Host(unittest.TestCase):
             depends = run("dpkg-deb", "-f", self.debs[package], "Depends").stdout
             version = run("dpkg-deb", "-f", self.debs[package], "Version").stdout.strip()
             self.assertIn(f"gpupool-common (= {version})", depends)
+
+    def test_a_library_may_move_between_packages(self):
+        library = f"{OWN}/lib/libmoves.so.1"
+        for number, (owner, heir) in enumerate((("gpupool-common", "gpupool-client"), ("gpupool-client", "gpupool-common"))):
+            with self.subTest(owner=owner, heir=heir):
+                root = Root(f"{self.scratch.name}/root{number}")
+                # All but one package: dpkg must not need a package that a host does not have.
+                debs = {package: deb for package, deb in self.debs.items() if package != "gpupool-scheduler"}
+                root.dpkg("-i", *[revised(deb, self.scratch.name, 2, [library] if package == owner else []) for package, deb in debs.items()])
+                newer = {package: revised(deb, self.scratch.name, 3, [library] if package == heir else []) for package, deb in debs.items()}
+                # dpkg unpacks the package that gets the library before the one that loses it.
+                root.dpkg("-i", newer.pop(heir), newer.pop(owner), *newer.values())
+                self.assertEqual(root.states(), {package: "installed" for package in debs})
+                self.assertEqual((root.path / library).read_text(), "of revision 3")
+
+    def test_a_package_does_not_work_beside_an_older_one(self):
+        for package, deb in self.debs.items():
+            version = run("dpkg-deb", "-f", deb, "Version").stdout.strip()
+            for relation in ("Breaks", "Replaces"):
+                listed = run("dpkg-deb", "-f", deb, relation).stdout
+                for sibling in self.debs:
+                    self.assertEqual(f"{sibling} (<< {version})" in listed, sibling != package, f"{relation} of {package}: {listed}")
 
     def test_the_client_alone_leaves_nothing_behind(self):
         chosen = ("gpupool-common", "gpupool-client")

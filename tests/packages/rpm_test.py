@@ -57,6 +57,14 @@ class Rpm(unittest.TestCase):
                 self.assertTrue(any(name.startswith("gpupool-common") for name in needed), package)
         self.assertTrue(any(name.startswith("libc.so.6") for name in self.query("gpupool-client", "--requires")))
 
+    def test_a_package_does_not_work_beside_an_older_one(self):
+        for package in self.rpms:
+            version, *_ = self.query(package, "--queryformat", "%{VERSION}-%{RELEASE}\\n")
+            conflicts = self.query(package, "--conflicts")
+            for sibling in self.rpms:
+                self.assertEqual(f"{sibling} < {version}" in conflicts, sibling != package, f"{package}: {conflicts}")
+            self.assertEqual(self.query(package, "--obsoletes"), [], "an upgrade would remove the package")
+
     def test_has_no_host_name_and_no_time_of_the_build(self):
         for package in self.rpms:
             host, *_ = self.query(package, "--queryformat", "%{BUILDHOST}\\n")
