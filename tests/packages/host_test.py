@@ -14,6 +14,7 @@ import support
 from support import OWN, run
 
 SETTINGS = {}
+STATE = ("var/lib/gpupool", "var/lib/poold", "var/log/gpupool", "var/log/pool-scheduler")  # as the units make them
 WANTED = "etc/systemd/system/multi-user.target.wants/poold.service"
 
 
@@ -87,7 +88,8 @@ class Host(unittest.TestCase):
         edited = self.path / "etc/gpupool/poold.toml"
         edited.write_text(edited.read_text() + "# mine\n")
         (self.path / "etc/gpupool/mine.key").write_text("secret")
-        (self.path / "var/lib/gpupool").mkdir(parents=True)
+        for name in STATE:
+            (self.path / name).mkdir(parents=True)
         (self.path / WANTED).parent.mkdir(parents=True, exist_ok=True)
         (self.path / WANTED).symlink_to("/usr/lib/systemd/system/poold.service")
         self.root.dpkg("-i", *[revised(deb, self.scratch.name, 2) for deb in self.debs.values()])
@@ -101,13 +103,15 @@ class Host(unittest.TestCase):
         self.assertEqual(set(self.root.states().values()), {"config-files"})
         self.assertFalse((self.path / OWN).exists())
         self.assertTrue((self.path / "etc/gpupool/poold.toml").exists())
-        self.assertTrue((self.path / "var/lib/gpupool").exists())
+        for name in STATE:
+            self.assertTrue((self.path / name).exists(), name)
         if shutil.which("systemctl"):
             self.assertFalse((self.path / WANTED).is_symlink(), "the removal has left poold enabled")
 
     def check_purged(self):
         self.assertEqual(os.listdir(self.path / "etc/gpupool"), ["mine.key"], "a purge deletes the packages' files, and no others")
-        self.assertFalse((self.path / "var/lib/gpupool").exists())
+        for name in STATE:
+            self.assertFalse((self.path / name).exists(), name)
 
     def test_a_package_needs_its_neighbours_in_the_same_version(self):
         self.root.dpkg("-i", *self.debs.values())

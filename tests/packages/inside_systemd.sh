@@ -31,6 +31,8 @@ systemctl enable --quiet --now poold
 await pool-admin health
 /usr/bin/pool-run --server tcp://127.0.0.1:9700 -- /program
 [[ -S /run/poold/poold-9700.sock && -d /run/gpupool && -s /var/log/gpupool/audit.log ]] || fail "files of poold are missing: $(ls -l /run/poold /run/gpupool /var/log/gpupool)"
+state=(/var/lib/poold /var/lib/poold/suspended)
+[[ $(stat -c '%U %a' "${state[@]}" | tr '\n' ' ') == "root 700 root 700 " ]] || fail "$(ls -ld "${state[@]}")"
 systemctl reload poold
 await pool-admin health
 journalctl --no-pager -u poold | grep confinement || echo "all layers of the workers' confinement hold"
@@ -58,6 +60,6 @@ systemctl stop poold
 systemctl start poold
 apt-get -qq -y purge 'gpupool-*' >/dev/null
 [[ ! -e /etc/systemd/system/multi-user.target.wants/poold.service && -z $(pidof poold pool-scheduler || true) ]] || fail "a service runs on"
-[[ ! -e /var/lib/gpupool && ! -e /var/log/gpupool && ! -e /etc/gpupool ]] || fail "files are left: $(ls -d /var/*/gpupool* /etc/gpupool)"
+[[ ! -e /var/lib/gpupool && ! -e /var/lib/poold && ! -e /var/log/gpupool && ! -e /etc/gpupool ]] || fail "files are left: $(ls -d /var/*/gpupool* /etc/gpupool)"
 [[ -z $(systemctl --failed --no-legend | grep -E 'poold|pool-scheduler' || true) ]] || fail "$(systemctl --failed)"
 echo "all of it works"

@@ -32,6 +32,11 @@ sed "s,/var/lib/gpupool,$work,; s,/var/log/pool-scheduler,$work," "$work/root/et
 "$work/root/usr/lib/gpupool/bin/pool-scheduler" --config "$work/pool-scheduler.toml" --print-public-key >"$work/public" ||
   fail "pool-scheduler refuses the package's configuration"
 grep -q 'PUBLIC KEY' "$work/public" || fail "no public key: $(<"$work/public")"
+# systemd makes the folder of the configuration, with the mode that poold asks for; the rest of /var/lib is not writable for poold.
+folder=$(sed -nE 's/^suspended-folder = "(.*)".*/\1/p' "$work/root/etc/gpupool/poold.toml")
+[[ -n $folder && " $(sed -n 's/^StateDirectory=//p' "$units/poold.service") " == *" ${folder#/var/lib/} "* ]] ||
+  fail "suspended-folder of poold.toml, '$folder', is not in StateDirectory= of poold.service"
+grep -qx 'StateDirectoryMode=0700' "$units/poold.service" || fail "StateDirectoryMode= of poold.service is not 0700, without which poold does not start"
 status=0
 "$work/root/usr/lib/gpupool/bin/poold" --config "$work/root/etc/gpupool/poold.toml" --device softgpu --check-host >"$work/host" 2>&1 || status=$?
 ((status <= 1)) || fail "poold refuses the package's configuration: $(<"$work/host")"  # 1: a layer does not hold on this machine

@@ -9,4 +9,7 @@ after_installation() { # PREVIOUS_VERSION
 }
 before_removal() { end_service poold.service; }
 after_removal() { reload_systemd; }
-purge() { remove_folder /var/log/gpupool; }
+purge() {
+  remove_folder /var/lib/poold
+  remove_folder /var/log/gpupool
+}
