@@ -25,7 +25,8 @@ for unit in poold pool-scheduler; do
   systemd-analyze security --no-pager $unit | tail -n 1
 done
 
-echo "--- poold"
+echo "--- poold, without nvidia-modprobe and nvidia-smi"
+[[ ! -e /usr/bin/nvidia-modprobe && ! -e /usr/bin/nvidia-smi ]] || fail "the system has NVIDIA's programs"
 sed -i 's/^device = .*/device = "softgpu"/' /etc/gpupool/poold.toml
 systemctl enable --quiet --now poold
 await pool-admin health

@@ -18,6 +18,11 @@ said=$(systemd-analyze verify --man=no "$work"/units/*.service 2>&1) || fail "sy
 # Warnings do not change the exit status; other units of this machine may have warnings, too.
 if grep -E '(poold|pool-scheduler)\.service' <<<"$said"; then fail "systemd-analyze verify has warnings"; fi
 
+# Device nodes are made with all privileges before poold starts; where NVIDIA's programs are missing or fail, the service starts all the same.
+for command in "nvidia-modprobe -u -c=0" "nvidia-smi -L"; do
+  grep -qxF "ExecStartPre=+-/usr/bin/$command" "$units/poold.service" || fail "poold.service does not run '$command' with the prefixes + and -"
+done
+
 # The highest accepted exposure, in tenths of systemd's number from 0 to 10. poold makes namespaces and opens GPUs.
 check_exposure() { # UNIT TENTHS
   systemd-analyze security --offline=true --threshold="$2" "$work/units/$1.service" >"$work/exposure" 2>&1 ||
