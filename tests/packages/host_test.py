@@ -27,9 +27,9 @@ class Root:
         for name in ("status", "available"):
             (self.path / "var/lib/dpkg" / name).touch()
 
-    def dpkg(self, *words, check=True):
+    def dpkg(self, *words, check=True, configuration="--force-confold"):
         # The dependencies on the C library and on systemd are not in this root. apt gives --auto-deconfigure, too.
-        return run("dpkg", f"--root={self.path}", f"--log={self.path}/log", "--force-script-chrootless", "--force-depends", "--force-confold",
+        return run("dpkg", f"--root={self.path}", f"--log={self.path}/log", "--force-script-chrootless", "--force-depends", configuration,
                    "--auto-deconfigure", *words, check=check, env=support.without({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}, "DPKG_ROOT"))
 
     def states(self):
@@ -143,6 +143,20 @@ class Host(unittest.TestCase):
                 listed = run("dpkg-deb", "-f", deb, relation).stdout
                 for sibling in self.debs:
                     self.assertEqual(f"{sibling} (<< {version})" in listed, sibling != package, f"{relation} of {package}: {listed}")
+
+    def test_edited_configuration_is_a_question_unless_the_upgrade_answers_it(self):
+        """Without a terminal: docs/packages.md says what an upgrade needs."""
+        server = {package: self.debs[package] for package in ("gpupool-common", "gpupool-server")}
+        self.root.dpkg("-i", *server.values())
+        edited = self.path / "etc/gpupool/poold.toml"
+        edited.write_text(edited.read_text() + "# mine\n")
+        asked = self.root.dpkg("-i", *[revised(deb, self.scratch.name, 2) for deb in server.values()], check=False, configuration="--force-depends")
+        self.assertNotEqual(asked.returncode, 0)
+        self.assertIn("conffile prompt", asked.stdout)
+        self.assertEqual(self.root.states(), {"gpupool-common": "installed", "gpupool-server": "unpacked"})
+        self.root.dpkg("--configure", "-a")
+        self.assertEqual(self.root.states(), {package: "installed" for package in server})
+        self.assertTrue(edited.read_text().endswith("# mine\n"))
 
     def test_the_client_alone_leaves_nothing_behind(self):
         chosen = ("gpupool-common", "gpupool-client")
