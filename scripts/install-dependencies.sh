@@ -193,6 +193,8 @@ if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
 if [[ $want_packages == yes ]]; then need_for_packages; fi
 if [[ $want_soak == yes ]]; then
   need mmdebstrap mmdebstrap
+  need mount mount
+  need /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
   need systemd-nspawn systemd-container
 fi
 if [[ $want_fuzzers == yes ]]; then need '/usr/lib/llvm-1[6-9]/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' clang; fi

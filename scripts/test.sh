@@ -92,8 +92,10 @@ finish() {
   summary
 }
 
-if [[ $sanitizers == no ]]; then for_fuzzers=(); else for_fuzzers=(--fuzzers); fi
-[[ $install == no ]] || scripts/install-dependencies.sh "${for_fuzzers[@]}"
+more=()
+[[ $sanitizers == no ]] || more+=(--fuzzers)
+[[ $soak == no ]] || more+=(--soak)
+[[ $install == no ]] || scripts/install-dependencies.sh "${more[@]}"
 if [[ $sanitizers == quick ]]; then
   run_quick_sanitizers
   finish && exit

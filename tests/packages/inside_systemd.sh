@@ -52,7 +52,7 @@ await pool-admin health
 await pool-admin --scheduler 127.0.0.1:9800 health
 [[ $(pid_of poold) == "$poold" ]] || fail "the upgrade has restarted poold"
 [[ $(pid_of pool-scheduler) != "$scheduler" ]] || fail "the upgrade has not restarted pool-scheduler"
-journalctl --no-pager -u poold | grep -q 'upgraded' || fail "poold has not taken the new program"
+journalctl --no-pager -u poold | grep -w 'upgraded' >/dev/null || fail "poold has not taken the new program"
 /usr/bin/pool-run --server tcp://127.0.0.1:9700 -- /program
 
 echo "--- removal"
@@ -60,7 +60,8 @@ systemctl stop poold
 [[ -d /run/gpupool ]] || fail "/run/gpupool went with poold"
 systemctl start poold
 apt-get -qq -y purge 'gpupool-*' >/dev/null
-[[ ! -e /etc/systemd/system/multi-user.target.wants/poold.service && -z $(pidof poold pool-scheduler || true) ]] || fail "a service runs on"
+[[ ! -e /etc/systemd/system/multi-user.target.wants/poold.service ]] || fail "poold is still enabled"
+if grep -lsxE 'poold|poold-worker|pool-scheduler' /proc/[0-9]*/comm; then fail "a service runs on"; fi
 [[ ! -e /var/lib/gpupool && ! -e /var/lib/poold && ! -e /var/log/gpupool && ! -e /etc/gpupool ]] || fail "files are left: $(ls -d /var/*/gpupool* /etc/gpupool)"
 [[ -z $(systemctl --failed --no-legend | grep -E 'poold|pool-scheduler' || true) ]] || fail "$(systemctl --failed)"
 echo "all of it works"

@@ -13,7 +13,7 @@ command -v systemd-nspawn >/dev/null || skip "systemd-nspawn is not installed (s
 system=$work/system
 make_system "$system" systemd systemd-sysv dbus
 rm "$system/usr/sbin/policy-rc.d"
-in_system "$system" apt-get -qq -y --no-install-recommends --download-only install gpupool-client gpupool-server gpupool-scheduler gpupool-softgpu
+apt_get "$system" --download-only install gpupool-client gpupool-server gpupool-scheduler gpupool-softgpu
 cp "$program" "$system/program"
 cp "$(dirname "${BASH_SOURCE[0]}")/inside_systemd.sh" "$system/inside"
 cat >"$system/etc/systemd/system/inside.service" <<'UNIT'
@@ -30,7 +30,12 @@ UNIT
 mkdir -p "$system/etc/systemd/system/multi-user.target.wants"
 ln -s ../inside.service "$system/etc/systemd/system/multi-user.target.wants/inside.service"
 
-timeout 600 systemd-nspawn --quiet --directory "$system" --register=no --keep-unit --boot --private-network --console=read-only \
+# With a number of its own the boot is not the first one, at which systemd would enable all units.
+tr -d - </proc/sys/kernel/random/uuid >"$system/etc/machine-id"
+# Where systemd runs, it makes a scope for the container; elsewhere nobody does.
+scope=(--keep-unit)
+if [[ -d /run/systemd/system ]]; then scope=(); fi
+timeout --kill-after=30 600 systemd-nspawn --quiet --directory "$system" --register=no "${scope[@]}" --boot --private-network --console=read-only \
   </dev/null >"$work/console" 2>&1 || true
 [[ -e $system/output || -e $system/status ]] || skip "systemd-nspawn cannot boot a container here: $(tail -n 3 "$work/console")"
 cat "$system/output"
