@@ -93,7 +93,8 @@ make_deb() { # PACKAGE
   note "$file, $(du -h "$output/$file" | cut -f1)"
 }
 
-# An index, with which apt installs from the folder: deb [trusted=yes] file:/FOLDER ./
+# An index of $output, with which apt installs from the folder: deb [trusted=yes] file:/FOLDER ./
 make_deb_index() {
-  (cd "$output" && dpkg-scanpackages --multiversion . 2>"$scratch/index.log" >Packages) || die "dpkg-scanpackages failed: $(<"$scratch/index.log")"
+  (cd "$output" && dpkg-scanpackages --multiversion . 2>"$scratch/index.log" >.Packages) || die "dpkg-scanpackages failed: $(<"$scratch/index.log")"
+  mv "$output/.Packages" "$output/Packages"  # at once: machines may be reading it
 }
