@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <exception>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -42,9 +43,10 @@ const char* Recorder::intern(std::string_view text) try {
   return "(out of memory)";
 }
 
-void Recorder::name_kernel(uint64_t handle, const char* name) {
+void Recorder::name_kernel(uint64_t handle, const char* name) try {
   const std::lock_guard lock(mutex_);
   if (kernels_.size() < kMostNames) kernels_[handle] = name;
+} catch (const std::bad_alloc&) {  // stays unknown
 }
 
 const char* Recorder::kernel_name(uint64_t handle) {
@@ -60,6 +62,28 @@ void Recorder::on_look(std::function<void()> look) {
 
 void Recorder::run() {
   ::pthread_setname_np(::pthread_self(), "gpupool-trace");
+  try {
+    record();
+  } catch (const std::bad_alloc&) {
+    stop_recording("out of memory");
+  } catch (const std::exception& failure) {
+    stop_recording(failure.what());
+  }
+}
+
+// The program goes on; finish() writes what is kept.
+void Recorder::stop_recording(const char* reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+  try {
+    warn_("timeline: " + std::string(reason) + "; later events are not recorded");
+  } catch (const std::exception&) {  // not even that
+  }
+}
+
+void Recorder::record() {
   std::unique_lock lock(mutex_);
   while (!finished_) {
     wake_.wait_for(lock, kWriteEvery, [this] { return finished_ || events_.size() >= kMostEvents / 2; });
@@ -90,7 +114,10 @@ void Recorder::finish(const TraceEvent& last) {
     finished_ = true;
   }
   wake_.notify_all();
-  flush();
+  try {
+    flush();
+  } catch (const std::bad_alloc&) {  // counted; `last` may need less
+  }
   TraceEvent counted = last;
   counted.arguments.front() = {"dropped_here", dropped()};
   std::string text;
@@ -101,18 +128,23 @@ void Recorder::finish(const TraceEvent& last) {
 
 void Recorder::write(const std::vector<TraceEvent>& events) {
   std::string text;
-  size_t counted = 0, appended = 0;
-  for (const TraceEvent& event : events) {
-    if (!text.empty()) text += ",\n";
-    append_json(event, text);
-    ++counted;
-    if (text.size() < TraceFile::kMostAtOnce / 2) continue;
-    appended += counted;
-    // Once only: each attempt may wait for another process's lock.
-    if (!append(std::exchange(text, {}), std::exchange(counted, 0)))
-      return count_dropped(events.size() - appended);
+  size_t unwritten = events.size(), batch = 0;
+  try {
+    for (const TraceEvent& event : events) {
+      if (!text.empty()) text += ",\n";
+      append_json(event, text);
+      ++batch;
+      if (text.size() < TraceFile::kMostAtOnce / 2) continue;
+      const bool good = append(std::exchange(text, {}), batch);
+      unwritten -= std::exchange(batch, 0);
+      // Once only: each attempt may wait for another process's lock.
+      if (!good) return count_dropped(unwritten);
+    }
+    append(text, batch);
+  } catch (const std::bad_alloc&) {
+    count_dropped(unwritten);
+    throw;
   }
-  append(text, counted);
 }
 
 bool Recorder::append(const std::string& text, size_t events) {

@@ -2,8 +2,9 @@
 // kMostNames names of kMostNameBytes in all; what does not fit, also in the file, is counted, and the last
 // events of the file tell the counts.
 //
-// The thread starts with the first event and writes kWriteEvery. Never destroyed: threads may push events
-// while the process exits. Any thread.
+// The thread starts with the first event and writes kWriteEvery. If it fails, for example without memory, the
+// user is warned and later events are dropped. Never destroyed: threads may push events while the process
+// exits. Any thread.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -38,7 +39,8 @@ class Recorder {
   // Names of kernels by their handles, of which at most kMostNames are kept.
   void name_kernel(uint64_t handle, const char* name);
   const char* kernel_name(uint64_t handle);
-  // The thread calls `look` each time before it writes. It must not block for long.
+  // The thread calls `look` each time before it writes. It must not block for long. An exception ends the
+  // recording.
   void on_look(std::function<void()> look);
   void count_dropped(uint64_t events) { dropped_.fetch_add(events, std::memory_order_relaxed); }
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
@@ -49,6 +51,8 @@ class Recorder {
 
  private:
   void run();
+  void record();
+  void stop_recording(const char* reason);
   void write(const std::vector<TraceEvent>& events);
   // Returns false if the events were dropped.
   bool append(const std::string& text, size_t events);

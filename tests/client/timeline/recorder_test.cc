@@ -2,7 +2,9 @@
 #include "client/timeline/recorder.h"
 
 #include <cstring>
+#include <future>
 #include <memory>
+#include <new>
 #include <thread>
 
 #include "client/timeline/server_track.h"
@@ -106,6 +108,24 @@ TEST_CASE("a full file stays within its limit and says how much is missing") {
   const uint64_t dropped = events(path).back().at("args").at("dropped_here");
   CHECK(dropped > 0);
   CHECK(count_named(path, "one") + dropped == 20'000);
+}
+
+TEST_CASE("recording that runs out of memory ends with one warning, and the program goes on") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "out.json";
+  auto file = TraceFile::open(path);
+  REQUIRE(file);
+  static std::promise<std::string> warned;  // a second warning throws
+  Recorder& recorder =
+      *new Recorder(std::move(*file), [](const std::string& text) { warned.set_value(text); });
+  recorder.push({.name = "before"});
+  recorder.on_look([] { throw std::bad_alloc(); });
+  CHECK(warned.get_future().get() == "timeline: out of memory; later events are not recorded");
+  recorder.push({.name = "after"});
+  recorder.finish(kLast);
+  CHECK(count_named(path, "before") == 1);
+  CHECK(count_named(path, "after") == 0);
+  CHECK(events(path).back().at("args").at("dropped_here") == 1);
 }
 
 TEST_CASE("names are bounded") {
