@@ -204,6 +204,15 @@ bool take_devices(Process& self) {
   return !self.devices.empty();
 }
 
+// For the timeline. All servers are asked before the first is awaited, so that the exit takes no longer with
+// several servers that do not answer than with one.
+void fetch_last_records(Process& self) {
+  constexpr std::chrono::seconds kLongest{1};
+  for (const auto& session : self.sessions) session->ask_for_last_records();
+  const auto deadline = transport::Clock::now() + kLongest;
+  for (const auto& session : self.sessions) session->await_last_records(deadline);
+}
+
 CUresult connect(Process& self) {
   const char* servers = std::getenv("GPUPOOL");
   if (!servers || !*servers) {
@@ -229,10 +238,8 @@ CUresult connect(Process& self) {
   // Later calls, from other libraries' destructors, still work.
   std::atexit([] {
     if (process().forked) return;
-    for (const auto& session : process().sessions) {
-      session->end_timeline();
-      session->say_leaving();
-    }
+    fetch_last_records(process());
+    for (const auto& session : process().sessions) session->say_leaving();
   });
   // If the user has chosen a number, open the bulk connections now, so that the first copy uses them.
   if (std::getenv("GPUPOOL_BULK_CONNECTIONS")) {

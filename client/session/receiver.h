@@ -104,8 +104,14 @@ class Receiver {
   // False: failed, or no room before the deadline.
   bool wait_for_room(transport::Clock::time_point deadline);
   // Reads and handles what has arrived, and the rest of a message that has begun, unless another thread
-  // reads.
+  // reads. At most kMostReads times: a server that never ceases to send must not hold the caller.
   void read_some();
+  static constexpr unsigned kMostReads = 16;
+  // Blocks until done(), or until the session has failed or the deadline; returns done(). A background thread
+  // reads meanwhile, which may block while the connection is broken. done() is called with a lock held; the
+  // handler of the message that changes it calls wake() afterwards.
+  bool await(const std::function<bool()>& done, transport::Clock::time_point deadline);
+  void wake();
   // While interest is held, a background thread pumps in the gaps.
   void add_interest();
   void drop_interest();

@@ -1,4 +1,4 @@
-// The part of Receiver for senders, which wait for room or for acknowledgements and read meanwhile.
+// The part of Receiver for senders, which wait for room and read meanwhile.
 #include <algorithm>
 #include <utility>
 
@@ -39,16 +39,6 @@ bool Receiver::wait_for_room(Clock::time_point deadline) {
     release_role();
   }
   return good && !(ready.ok() && *ready == Connection::Ready::none);
-}
-
-void Receiver::read_some() {
-  {
-    const Lock lock(mutex_);
-    if (failed_ || std::exchange(pumping_, true)) return;
-  }
-  for (auto before = last_received_; receive_some() && parse() && last_received_ != before;)
-    before = last_received_;
-  release_role();
 }
 
 }  // namespace gpupool::client

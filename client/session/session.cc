@@ -69,7 +69,7 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
            .acknowledged = [this](uint32_t low) { connection_->acknowledge_low(low); },
            .migration_wished = [this](std::span<const std::byte> wish) { return on_migration_wish(wish); },
            .timeline_received =
-               [this](std::span<const std::byte> body) { return timeline::take_message(index(), body); },
+               [this](std::span<const std::byte> body) { return take_timeline_message(body); },
            .server = settings.index}),
       queue_(
           *connection_, settings.dead_peer_timeout,

@@ -188,9 +188,9 @@ class Session {
   void say_leaving();
   // Ends a session that has no work. The object must stay: its threads end by themselves, and refer to it.
   void leave();
-  // For the timeline, if there is one: aligns the clocks, and fetches what the server has recorded. Waits at
-  // most a second for the server.
-  void end_timeline();
+  // For the timeline, if there is one: asks the server for what it has recorded, and waits for it.
+  void ask_for_last_records();
+  void await_last_records(transport::Clock::time_point deadline);
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
   // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
@@ -222,7 +222,9 @@ class Session {
   void continue_on(Migrator& target, const std::shared_ptr<BulkConnections::Prepared>& links);
   // session_timeline.cc
   void begin_timeline(const hello::HelloReply& reply);
-  bool ask_for_clock(uint32_t flags, std::chrono::milliseconds longest);
+  uint64_t ask_for_clock(uint32_t flags);
+  bool await_clock(uint64_t number, transport::Clock::time_point deadline);
+  bool take_timeline_message(std::span<const std::byte> body);
   void look_at_timeline();
   // session_suspension.cc
   struct Absence;
@@ -269,6 +271,7 @@ class Session {
   std::atomic<bool> makes_timeline_{false};    // the server takes read_clock
   transport::Clock::time_point next_clock_{};  // of the timeline's thread
   uint64_t last_clock_ = 0;                    // likewise: the last command when it asked for the clock
+  uint64_t last_records_ = 0;                  // the question of ask_for_last_records(); 0: none
   std::atomic<bool> failed_{false};
   std::mutex closing_;
   std::optional<std::string> why_;  // the first error; guarded by closing_
