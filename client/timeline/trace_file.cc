@@ -8,7 +8,8 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
-#include <thread>
+
+#include "common/files/locked_file.h"
 
 namespace gpupool::client::timeline {
 namespace {
@@ -23,55 +24,16 @@ Error failure(const char* what) {
   return {ErrorCode::unavailable, std::string(what) + ": " + std::generic_category().message(errno)};
 }
 
-// A lock of the open file, not of the process, which a fork would share.
-class Lock {
- public:
-  explicit Lock(int file) : file_(file) {
-    const auto end = std::chrono::steady_clock::now() + kLongestLock;
-    while (!(held_ = change(F_WRLCK)) && (errno == EAGAIN || errno == EACCES || errno == EINTR) &&
-           std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  ~Lock() {
-    if (held_) (void)change(F_UNLCK);
-  }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-  bool held() const { return held_; }
-
- private:
-  bool change(short type) const {
-    struct flock whole {};
-    whole.l_type = type;
-    whole.l_whence = SEEK_SET;
-    return ::fcntl(file_, F_OFD_SETLK, &whole) == 0;
-  }
-  const int file_;
-  bool held_ = false;
-};
-
 Result<void> write_at(int file, std::string_view bytes, uint64_t at) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return failure("cannot write");
-    bytes.remove_prefix(static_cast<size_t>(written));
-    at += static_cast<uint64_t>(written);
-  }
+  if (!files::write_at(file, bytes.data(), bytes.size(), at)) return failure("cannot write");
   return {};
 }
 
 Result<std::string> read_at(int file, uint64_t at, size_t size) {
   std::string bytes(size, '\0');
-  size_t got = 0;
-  while (got < size) {
-    const ssize_t more = ::pread(file, bytes.data() + got, size - got, static_cast<off_t>(at + got));
-    if (more < 0 && errno == EINTR) continue;
-    if (more < 0) return failure("cannot read");
-    if (more == 0) break;
-    got += static_cast<size_t>(more);
-  }
-  bytes.resize(got);
+  const ssize_t got = files::read_at(file, bytes.data(), size, at);
+  if (got < 0) return failure("cannot read");
+  bytes.resize(static_cast<size_t>(got));
   return bytes;
 }
 
@@ -109,7 +71,8 @@ Result<TraceFile> TraceFile::open(const std::string& path, uint64_t limit) {
 
 Result<void> TraceFile::append_within(std::string_view events, uint64_t limit) {
   if (events.empty()) return {};
-  const Lock lock(file_.number());
+  // Of the open file: a process's own would be shared with a fork's.
+  const files::FileLock lock(file_.number(), files::LockOwner::open_file, kLongestLock);
   if (!lock.held()) return Error{ErrorCode::unavailable, "another process keeps the file locked"};
   return append_locked(events, limit);
 }

@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
+
+#include "common/files/locked_file.h"
 
 namespace gpupool::softgpu {
 
@@ -53,57 +54,15 @@ CodeKey checksum_of(const CodeKey& key, std::span<const char> content) {
 }
 
 bool read_all(int file, void* to, uint64_t bytes, uint64_t offset) {
-  auto* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t got = TEMP_FAILURE_RETRY(::pread(file, at, bytes, static_cast<off_t>(offset)));
-    if (got <= 0) return false;
-    at += got;
-    offset += static_cast<uint64_t>(got);
-    bytes -= static_cast<uint64_t>(got);
-  }
-  return true;
+  return files::read_at(file, to, bytes, offset) == static_cast<ssize_t>(bytes);
 }
 
-bool write_all(int file, const void* from, uint64_t bytes, uint64_t offset) {
-  const auto* at = static_cast<const char*>(from);
-  while (bytes > 0) {
-    const ssize_t put = TEMP_FAILURE_RETRY(::pwrite(file, at, bytes, static_cast<off_t>(offset)));
-    if (put <= 0) return false;
-    at += put;
-    offset += static_cast<uint64_t>(put);
-    bytes -= static_cast<uint64_t>(put);
-  }
-  return true;
+// The process owns it: processes that were given the descriptor share the open file.
+files::FileLock lock_of(int file) {
+  return {file, files::LockOwner::process, kLongestWait};
 }
 
 }  // namespace
-
-// A lock owned by the process (fcntl). A flock() lock belongs to the open file description, which processes
-// that were given the descriptor share.
-class CodeFile::FileLock {
- public:
-  explicit FileLock(int file) : file_(file) {
-    const auto last = std::chrono::steady_clock::now() + kLongestWait;
-    while (!(held_ = set(F_WRLCK)) && std::chrono::steady_clock::now() < last)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  ~FileLock() {
-    if (held_) set(F_UNLCK);
-  }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-  explicit operator bool() const { return held_; }
-
- private:
-  bool set(short type) {
-    struct flock lock {};
-    lock.l_type = type;
-    lock.l_whence = SEEK_SET;
-    return ::fcntl(file_, F_SETLK, &lock) == 0;
-  }
-  const int file_;
-  bool held_ = false;
-};
 
 CodeFile::CodeFile(int descriptor, uint64_t limit)
     : descriptor_(descriptor), limit_(std::max(limit, kSmallestLimit)) {}
@@ -169,8 +128,8 @@ std::optional<std::vector<char>> CodeFile::find(const CodeKey& key) {
     if (it == entries_.end()) return std::nullopt;
     if (auto content = read_entry(key, it->second)) {
       it->second.used = now();
-      write_all(descriptor_, &it->second.used, sizeof(uint64_t),
-                it->second.offset + offsetof(EntryHeader, used));
+      files::write_at(descriptor_, &it->second.used, sizeof(uint64_t),
+                      it->second.offset + offsetof(EntryHeader, used));
       return content;
     }
     drop_damaged(key, header.generation);
@@ -180,14 +139,14 @@ std::optional<std::vector<char>> CodeFile::find(const CodeKey& key) {
 
 // Removes an entry that could not be read, unless the entries have moved since.
 void CodeFile::drop_damaged(const CodeKey& key, uint64_t generation) {
-  FileLock lock(descriptor_);
-  if (!lock) return;
+  const auto lock = lock_of(descriptor_);
+  if (!lock.held()) return;
   FileHeader header;
   refresh(header);
   const auto it = entries_.find(key);
   if (it == entries_.end() || header.generation != generation || read_entry(key, it->second)) return;
   const CodeKey nobody{};
-  write_all(descriptor_, nobody.data(), nobody.size(), it->second.offset + offsetof(EntryHeader, key));
+  files::write_at(descriptor_, nobody.data(), nobody.size(), it->second.offset + offsetof(EntryHeader, key));
   entries_.erase(it);
 }
 
@@ -198,7 +157,7 @@ bool CodeFile::clear(FileHeader& header) {
   scanned_ = sizeof header;
   header = {kFileMagic, sizeof header, generation_, 0};
   (void)!::ftruncate(descriptor_, static_cast<off_t>(sizeof header));  // may fail for a file of fixed size
-  return write_all(descriptor_, &header, sizeof header, 0);
+  return files::write_at(descriptor_, &header, sizeof header, 0);
 }
 
 // Keeps the most recently used entries that fit into half of the limit, and compacts them. The file's lock
@@ -222,13 +181,13 @@ void CodeFile::make_room(FileHeader& header, uint64_t bytes) {
 
   header.moving = 1;
   ++header.generation;
-  if (!write_all(descriptor_, &header, sizeof header, 0)) return;
+  if (!files::write_at(descriptor_, &header, sizeof header, 0)) return;
   uint64_t end = sizeof header;
   entries_.clear();
   for (auto& [key, entry] : kept) {
     std::vector<char> record(sizeof(EntryHeader) + padded(entry.size));
     if (!read_all(descriptor_, record.data(), record.size(), entry.offset) ||
-        !write_all(descriptor_, record.data(), record.size(), end))
+        !files::write_at(descriptor_, record.data(), record.size(), end))
       break;
     entries_[key] = {end, entry.size, entry.used};
     end += record.size();
@@ -236,7 +195,7 @@ void CodeFile::make_room(FileHeader& header, uint64_t bytes) {
   header.moving = 0;
   header.end = scanned_ = end;
   generation_ = header.generation;
-  write_all(descriptor_, &header, sizeof header, 0);
+  files::write_at(descriptor_, &header, sizeof header, 0);
   (void)!::ftruncate(descriptor_, static_cast<off_t>(end));
 }
 
@@ -244,8 +203,8 @@ void CodeFile::add(const CodeKey& key, std::span<const char> content) {
   const uint64_t bytes = sizeof(EntryHeader) + padded(content.size());
   if (bytes > limit_ / 4) return;
   std::lock_guard guard(mutex_);
-  FileLock lock(descriptor_);
-  if (!lock) return;
+  const auto lock = lock_of(descriptor_);
+  if (!lock.held()) return;
   FileHeader header;
   refresh(header);
   if (header.magic != kFileMagic && !clear(header)) return;
@@ -256,10 +215,10 @@ void CodeFile::add(const CodeKey& key, std::span<const char> content) {
   std::vector<char> record(bytes);
   std::memcpy(record.data(), &entry, sizeof entry);
   std::copy(content.begin(), content.end(), record.begin() + sizeof entry);
-  if (!write_all(descriptor_, record.data(), record.size(), header.end)) return;
+  if (!files::write_at(descriptor_, record.data(), record.size(), header.end)) return;
   entries_[key] = {header.end, content.size(), entry.used};
   header.end = scanned_ = header.end + bytes;
-  write_all(descriptor_, &header, sizeof header, 0);
+  files::write_at(descriptor_, &header, sizeof header, 0);
 }
 
 }  // namespace gpupool::softgpu

@@ -44,7 +44,6 @@ class CodeFile {
     uint64_t size = 0;    // size of its content
     uint64_t used = 0;    // time of last use, in ns since 1970
   };
-  class FileLock;
 
   bool read_header(FileHeader& header);
   void refresh(FileHeader& header);
