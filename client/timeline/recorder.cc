@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <cstring>
 #include <exception>
 #include <new>
 #include <system_error>
@@ -30,15 +29,9 @@ void Recorder::push(const TraceEvent& event) {
 }
 
 const char* Recorder::intern(std::string_view text) try {
-  const std::string_view cut = text.substr(0, kLongestName);
   const std::lock_guard lock(mutex_);
-  if (const auto known = names_.find(cut); known != names_.end()) return known->second;
-  if (names_.size() >= kMostNames || name_bytes_ + cut.size() > kMostNameBytes) return "(too many names)";
-  char* const copy = new char[cut.size() + 1];
-  std::memcpy(copy, cut.data(), cut.size());
-  copy[cut.size()] = '\0';
-  name_bytes_ += cut.size();
-  return names_.emplace(cut, copy).first->second;
+  const char* const name = names_.find_or_add(text);
+  return name ? name : "(too many names)";
 } catch (const std::bad_alloc&) {
   return "(out of memory)";
 }

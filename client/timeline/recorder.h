@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/timeline/name_table.h"
 #include "client/timeline/trace_event.h"
 #include "client/timeline/trace_file.h"
 
@@ -27,7 +28,7 @@ class Recorder {
   static constexpr size_t kMostEvents = 32768;
   static constexpr size_t kMostNames = 16384;
   static constexpr size_t kMostNameBytes = 8u << 20;
-  static constexpr size_t kLongestName = 512;
+  static constexpr size_t kLongestName = NameTable::kLongestName;
   static constexpr std::chrono::milliseconds kWriteEvery{100};
 
   using Warn = std::function<void(const std::string& message)>;
@@ -64,8 +65,7 @@ class Recorder {
   std::vector<std::function<void()>> looks_;
   bool started_ = false;
   bool finished_ = false;
-  std::map<std::string, const char*, std::less<>> names_;
-  size_t name_bytes_ = 0;
+  NameTable names_{kMostNames, kMostNameBytes};
   std::map<uint64_t, const char*> kernels_;
 
   std::atomic<uint64_t> dropped_{0};

@@ -132,9 +132,8 @@ uint64_t ServerTrack::track_of(const wire::TimelineRecord& record) {
 }
 
 const char* ServerTrack::reason(std::string_view text) {
-  if (const auto known = reasons_.find(text); known != reasons_.end()) return known->second;
-  if (reasons_.size() >= kMostReasons) return "(other reasons)";
-  return reasons_.emplace(text, recorder_.intern(text)).first->second;
+  const char* const known = reasons_.find_or_add(text);
+  return known ? known : "(other reasons)";
 }
 
 void ServerTrack::take_record(const wire::TimelineRecord& record, std::string_view text) {

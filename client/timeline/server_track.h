@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "client/timeline/clock_alignment.h"
+#include "client/timeline/name_table.h"
 #include "client/timeline/recorder.h"
 #include "protocol/wire/timeline.h"
 
@@ -20,7 +21,7 @@ namespace gpupool::client::timeline {
 class ServerTrack {
  public:
   static constexpr uint64_t kMostTracks = 1024;
-  static constexpr size_t kMostReasons = 64;
+  static constexpr size_t kMostReasons = 64, kMostReasonBytes = kMostReasons * wire::kLongestTimelineText;
 
   // `process`: a number for the server's rows, of no other process in the file. `program`: the number of the
   // program's own. `name`: for the row.
@@ -65,7 +66,7 @@ class ServerTrack {
   uint64_t gpu_error_ = 0;
   uint64_t dropped_there_ = 0, dropped_before_ = 0;            // of the present worker, and of earlier ones
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> streams_;  // tracks by context and stream
-  std::map<std::string, const char*, std::less<>> reasons_;    // of waits
+  NameTable reasons_{kMostReasons, kMostReasonBytes};          // of waits
   uint64_t named_turns_ = 0, named_waits_ = 0;                 // bit masks
 };
 

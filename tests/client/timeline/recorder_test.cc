@@ -187,6 +187,23 @@ TEST_CASE("a server's records have this host's times, and rows for their streams
   CHECK(events(path).back().at("args").at("dropped_here") == 1);
 }
 
+TEST_CASE("a server's reasons for waits are bounded, and leave room for other names") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "out.json";
+  Recorder& recorder = make_recorder(path);
+  auto* const track = new ServerTrack(recorder, 1000, 1, "tcp://host:1");
+  answer(*track, 5);
+  const wire::TimelineRecord wait{.begin = static_cast<uint64_t>(now() + kAhead),
+                                  .kind = wire::TimelineKind::worker_wait};
+  constexpr size_t kMany = ServerTrack::kMostReasons + 3;
+  for (size_t i = 0; i < kMany; ++i) CHECK(track->take(message({.clock = 1}, {wait}, std::to_string(i))));
+  recorder.finish(kLast);
+  size_t others = 0;
+  for (const Json& event : events(path))
+    others += event.at("name") == "worker waits" && event.at("args").at("for") == "(other reasons)";
+  CHECK(others == kMany - ServerTrack::kMostReasons);
+}
+
 TEST_CASE("malformed messages of a server are refused") {
   const TemporaryFolder folder;
   Recorder& recorder = make_recorder(folder.path() / "out.json");
