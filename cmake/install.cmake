@@ -27,6 +27,6 @@ gpupool_install(kubernetes bin gpupool-kubernetes)  # in the archive and the ima
 
 if(TARGET spank_gpupool)  # client/slurm
   gpupool_install(slurm lib/slurm spank_gpupool)
-  install(PROGRAMS ${CMAKE_CURRENT_SOURCE_DIR}/client/slurm/end-stale-leases.sh DESTINATION lib/slurm COMPONENT slurm)
+  install(PROGRAMS ${CMAKE_CURRENT_SOURCE_DIR}/client/slurm/end-stale-leases.sh ${CMAKE_CURRENT_SOURCE_DIR}/client/slurm/limit-folder.sh DESTINATION lib/slurm COMPONENT slurm)
   install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/client/slurm/job_submit.lua DESTINATION lib/slurm COMPONENT slurm)
 endif()

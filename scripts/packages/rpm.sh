@@ -24,7 +24,7 @@ rpm_files() { # PACKAGE
   printf '%%files -n %s\n%%defattr(-,root,root,-)\n' "$1"
   (cd "$stage/$1" && find . -mindepth 1 -printf '%y %P\n' | LC_ALL=C sort -k2) | while read -r kind path; do
     case $kind:$path in
-      d:*gpupool*) printf '%%dir "/%s"\n' "$path" ;;
+      d:*gpupool* | d:*.service.d) printf '%%dir "/%s"\n' "$path" ;;
       d:*) ;;
       *:etc/*) printf '%%config(noreplace) "/%s"\n' "$path" ;;
       *:usr/share/man/* | *:usr/share/doc/*) printf '%%doc "/%s"\n' "$path" ;;

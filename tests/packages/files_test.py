@@ -27,7 +27,8 @@ EXPECTED = {
     "gpupool-scheduler": (f"{OWN}/bin/pool-scheduler", "usr/bin/pool-scheduler", "usr/bin/pool-sim", "etc/gpupool/pool-scheduler.toml",
                           "usr/lib/sysusers.d/gpupool.conf", "usr/lib/systemd/system/pool-scheduler.service", "usr/share/man/man8/pool-scheduler.8.gz"),
     "gpupool-softgpu": (f"{OWN}/lib/softgpu/libcuda.so.1", f"{OWN}/lib/softgpu/libnvidia-ml.so.1"),
-    "gpupool-slurm": (f"{OWN}/lib/slurm/spank_gpupool.so", f"{OWN}/lib/slurm/job_submit.lua", f"{OWN}/lib/slurm/end-stale-leases.sh"),
+    "gpupool-slurm": (f"{OWN}/lib/slurm/spank_gpupool.so", f"{OWN}/lib/slurm/job_submit.lua", f"{OWN}/lib/slurm/end-stale-leases.sh",
+                      f"{OWN}/lib/slurm/limit-folder.sh", "usr/lib/systemd/system/slurmd.service.d/gpupool.conf"),
 }
 
 
