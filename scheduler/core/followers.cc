@@ -2,6 +2,7 @@
 // granted, or follow the lease of another client.
 #include "scheduler/core/followers.h"
 
+#include "common/text/units.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/feasibility.h"
 
@@ -18,6 +19,7 @@ void Followers::add(Stream stream, const std::string& tenant, const std::string&
   if (is_new) group->second.known_at = now;
   group->second.streams.insert(stream);
   names_[stream] = name;
+  ++of_tenants_[tenant];
 }
 
 bool Followers::remove(Stream stream) {
@@ -26,6 +28,8 @@ bool Followers::remove(Stream stream) {
   const auto group = groups_.find(name->second);
   group->second.streams.erase(stream);
   if (group->second.streams.empty()) groups_.erase(group);
+  const auto tenant = of_tenants_.find(name->second.first);
+  if (--tenant->second == 0) of_tenants_.erase(tenant);
   names_.erase(name);
   return true;
 }
@@ -40,6 +44,11 @@ std::vector<Stream> Followers::of(const std::string& tenant, const std::string& 
 size_t Followers::count(const std::string& tenant, const std::string& request_id) const {
   const auto group = groups_.find({tenant, request_id});
   return group == groups_.end() ? 0 : group->second.streams.size();
+}
+
+size_t Followers::count(const std::string& tenant) const {
+  const auto found = of_tenants_.find(tenant);
+  return found == of_tenants_.end() ? 0 : found->second;
 }
 
 // Returns why the request can never be granted; null if it may be. Until the nodes have registered, only the
@@ -69,6 +78,12 @@ void Core::follow(Stream stream, const std::string& name, const pool::Request& r
   if (followers_.count(name, id) >= kMostFollowers) {
     return refuse(stream, Refusal::Kind::exhausted,
                   "the lease has " + std::to_string(kMostFollowers) + " followers, which is the limit");
+  }
+  const uint32_t most = tenant(name).quota.followers();
+  if (const size_t count = followers_.count(name); most != 0 && count >= most) {
+    return refuse(stream, Refusal::Kind::exhausted,
+                  "tenant '" + name + "' has " + counted(count, "follower") +
+                      " of leases, which is the limit of its quota (followers)");
   }
   followers_.add(stream, name, id, now);
   const auto known = leases_.granted_for(name, id);

@@ -24,6 +24,7 @@ class Followers {
   bool has(Stream stream) const { return names_.contains(stream); }
   std::vector<Stream> of(const std::string& tenant, const std::string& request_id) const;
   size_t count(const std::string& tenant, const std::string& request_id) const;
+  size_t count(const std::string& tenant) const;
 
   // Returns the followers of leases that were not known for `patience`. known(LeaseName) says whether a lease
   // exists or is requested. Call about once a second.
@@ -44,6 +45,7 @@ class Followers {
   };
   std::map<LeaseName, Group> groups_;
   std::unordered_map<Stream, LeaseName> names_;
+  std::unordered_map<std::string, size_t> of_tenants_;  // numbers of streams, none of them 0
 };
 
 }  // namespace gpupool::scheduler

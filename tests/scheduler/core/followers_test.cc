@@ -102,6 +102,35 @@ TEST_CASE("followers get the lease of the client whose request has their id, who
   CHECK(is_over(pool, early));
 }
 
+TEST_CASE("a tenant's followers are limited by its quota, whatever they follow, and other tenants' are not") {
+  TestPool pool;
+  pool.register_node(1, 1, 1);
+  CHECK(default_quota().followers() == 4096);
+  pool::TenantQuota quota;
+  quota.set_followers(2);
+  REQUIRE(pool.core->set_quota("a", quota, pool.now));
+  const auto follow = [&](const char* id, const std::string& tenant) {
+    pool::Request request = to_follow(ask(1));
+    request.set_id(id);
+    return pool.request(request, tenant);
+  };
+  const Stream first = follow("sixteen bytes 01", "a");
+  const Stream second = follow("sixteen bytes 02", "a");
+  CHECK_FALSE(pool.last_message<Refusal>(first));
+  CHECK_FALSE(pool.last_message<Refusal>(second));
+  const Stream third = follow("sixteen bytes 03", "a");
+  REQUIRE(pool.last_message<Refusal>(third));
+  CHECK(pool.last_message<Refusal>(third)->kind == Refusal::Kind::exhausted);
+  CHECK(pool.last_message<Refusal>(third)->reason ==
+        "tenant 'a' has 2 followers of leases, which is the limit of its quota (followers)");
+  CHECK_FALSE(pool.last_message<Refusal>(follow("sixteen bytes 01", "b")));
+  pool.core->client_disconnected(first, pool.now);
+  CHECK_FALSE(pool.last_message<Refusal>(follow("sixteen bytes 03", "a")));
+  quota.set_followers(0);  // no limit
+  REQUIRE(pool.core->set_quota("a", quota, pool.now));
+  CHECK_FALSE(pool.last_message<Refusal>(follow("sixteen bytes 04", "a")));
+}
+
 TEST_CASE("another tenant's followers do not get the lease") {
   TestPool pool;
   pool.register_node(1, 1, 1);
