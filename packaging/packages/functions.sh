@@ -12,11 +12,20 @@ run_tool() {
   if command -v "$tool" >/dev/null 2>&1; then "$tool" ${root:+--root="$root"} "$@"; fi
 }
 
+# policy_allows SERVICE ACTION: succeeds unless the administrator of a Debian system has forbidden packages to do that (policy-rc.d).
+policy_allows() {
+  [ -x "$root/usr/sbin/policy-rc.d" ] || return 0
+  answer=0
+  "$root/usr/sbin/policy-rc.d" "$1" "$2" >/dev/null 2>&1 || answer=$?
+  [ "$answer" -ne 101 ]
+}
+
 reload_systemd() { ! systemd_runs || systemctl daemon-reload || true; }
 
 # end_service NAME: stops it, and takes it out of what is started at boot.
 end_service() {
-  if systemd_runs; then systemctl --no-reload disable --now "$1" || true; else run_tool systemctl --no-reload --quiet disable "$1" || true; fi
+  if systemd_runs && policy_allows "$1" stop; then systemctl stop "$1" || true; fi
+  run_tool systemctl --no-reload --quiet disable "$1" || true
 }
 
 # remove_folder PATH: deletes a folder of gpupool's own.

@@ -68,10 +68,11 @@ rpm_spec() {
   done
 }
 
-# Distributions with rpm have the system's libraries and the functions of zsh in other folders than Debian.
+# Distributions with rpm have the system's libraries and the functions of zsh in other folders than Debian, and no changelog of Debian's.
 move_for_rpm() {
   local package link target
   for package in "${packages[@]}"; do
+    rm "$stage/$package/usr/share/doc/$package/changelog.Debian.gz"
     [[ ! -d $stage/$package/usr/share/zsh/vendor-completions ]] ||
       mv "$stage/$package/usr/share/zsh/vendor-completions" "$stage/$package/usr/share/zsh/site-functions"
     for link in "$stage/$package/$prefix"/lib/*; do

@@ -1,7 +1,7 @@
 # Sourced by scripts/package.sh: collects the files of each package below $stage/PACKAGE, as they will be on the target, and below
 # $runnable those of all packages together, because programs of one need libraries of another.
 # shellcheck shell=bash disable=SC2154,SC2034  # variables of package.sh, and for it
-# Variables of the caller: root, build, stage, runnable, scratch, version, epoch.
+# Variables of the caller: root, build, stage, runnable, scratch, version, full_version, epoch, maintainer.
 
 prefix=usr/lib/gpupool  # gpupool's own tree; /usr/bin has links into it
 packages=()             # those that have files, in the order of packaging/packages/
@@ -151,7 +151,17 @@ add_documents() {
   for package in "${packages[@]}"; do
     mkdir -p "$stage/$package/usr/share/doc/$package"
     cp "$root/packaging/packages/copyright" "$stage/$package/usr/share/doc/$package/copyright"
+    add_changelogs "$package"
   done
+}
+
+# Each package of Debian has the changes of the program and those of the package.
+add_changelogs() { # PACKAGE
+  local folder=$stage/$1/usr/share/doc/$1
+  [[ $1 == gpupool-common ]] || ln -s ../gpupool-common/changelog.gz "$folder/changelog.gz"
+  printf 'gpupool (%s) unstable; urgency=medium\n\n  * %s.\n\n -- %s  %s\n' "$full_version" \
+    "The changes of gpupool are in /usr/share/doc/gpupool-common/changelog.gz" "$maintainer" "$(LC_ALL=C date -uRd "@$epoch")" |
+    gzip -9n >"$folder/changelog.Debian.gz"
 }
 
 # The same modes and times, whatever the umask and the time of the build.

@@ -149,6 +149,15 @@ class Files(unittest.TestCase):
                 self.assertIn(f".SH {section}\n", text, name)
             self.assertNotIn(os.uname().nodename.encode() + b"]", text.encode(), f"{name} names this machine")
 
+    def test_each_package_has_changelogs_and_a_copyright(self):
+        for package, tree in self.trees.items():
+            documents = tree / "usr/share/doc" / package
+            self.assertTrue(os.path.lexists(documents / "changelog.gz"), package)
+            self.assertTrue((documents / "copyright").is_file(), package)
+            parsed = run("dpkg-parsechangelog", "--format", "rfc822", "-l", "-", check=False, text_input=gzip.decompress(
+                (documents / "changelog.Debian.gz").read_bytes()).decode()).stdout
+            self.assertIn(f"Version: {field(package, 'Version')}\n", parsed, package)
+
     def test_completion_scripts_are_valid(self):
         for _, name, path in self.every_file():
             if "/bash-completion/" in name:

@@ -158,6 +158,21 @@ class Host(unittest.TestCase):
         self.assertEqual(self.root.states(), {package: "installed" for package in server})
         self.assertTrue(edited.read_text().endswith("# mine\n"))
 
+    def test_scripts_ask_the_administrators_policy_before_they_touch_a_service(self):
+        policy = self.path / "usr/sbin/policy-rc.d"
+        policy.parent.mkdir(parents=True)
+        functions = support.ROOT / "packaging/packages/functions.sh"
+
+        def allows(action):
+            return run("sh", "-ec", f". {functions}; policy_allows poold.service {action}", check=False,
+                       env=support.without({"DPKG_ROOT": str(self.path)})).returncode == 0
+
+        self.assertTrue(allows("restart"))
+        policy.write_text('#!/bin/sh\n[ "$1 $2" != "poold.service stop" ] || exit 101\nexit 104\n')
+        policy.chmod(0o755)
+        self.assertTrue(allows("restart"))
+        self.assertFalse(allows("stop"))
+
     def test_the_client_alone_leaves_nothing_behind(self):
         chosen = ("gpupool-common", "gpupool-client")
         before = set(support.files_below(self.path))
@@ -165,6 +180,7 @@ class Host(unittest.TestCase):
         self.root.dpkg("-P", *chosen)
         left = {name for name in set(support.files_below(self.path)) - before if not name.startswith(("var/lib/dpkg/", "log"))}
         self.assertEqual(left, set())
+        self.assertFalse((self.path / "run/gpupool").exists())
 
 
 if __name__ == "__main__":

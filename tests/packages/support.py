@@ -9,9 +9,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 OWN = "usr/lib/gpupool"  # gpupool's own tree
 
 
-def run(*words, check=True, **options):
+def run(*words, check=True, text_input="", **options):
     """Returns the finished process, whose output is text; fails with that output if `check`."""
-    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, input=text_input,
                           text=True, check=False, **options)
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stdout}")

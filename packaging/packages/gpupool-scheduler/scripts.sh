@@ -3,7 +3,7 @@ after_installation() { # PREVIOUS_VERSION
   run_tool systemd-sysusers gpupool.conf
   reload_systemd
   # Leases and running programs go on while it restarts.
-  if [ -n "$1" ] && systemd_runs; then systemctl try-restart pool-scheduler.service || true; fi
+  if [ -n "$1" ] && systemd_runs && policy_allows pool-scheduler.service restart; then systemctl try-restart pool-scheduler.service || true; fi
 }
 before_removal() { end_service pool-scheduler.service; }
 after_removal() { reload_systemd; }

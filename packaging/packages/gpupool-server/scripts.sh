@@ -3,7 +3,7 @@
 # further sessions might miss libraries that the new package does not have.
 after_installation() { # PREVIOUS_VERSION
   reload_systemd
-  if [ -n "$1" ] && systemd_runs && systemctl --quiet is-active poold.service; then
+  if [ -n "$1" ] && systemd_runs && policy_allows poold.service restart && systemctl --quiet is-active poold.service; then
     pool-admin upgrade || echo "poold goes on with its previous program. Run 'pool-admin upgrade' again, or 'systemctl restart poold', which ends its sessions." >&2
   fi
 }
