@@ -46,7 +46,7 @@ mapfile -t fuzzers < <(fuzz_targets | sed 's/^/fuzz_/')
 # neither programs built by nvcc nor poold, which take most of the time of a whole build.
 quick_targets=(
   client_address_space_test client_bulk_parts_test client_capture_test client_checkpoint_exchange_test client_command_queue_test client_devices_test client_handles_test
-  client_receiver_test client_replies_test client_compared_copies_test registered_memory_test
+  client_receiver_test client_receiver_reading_test client_replies_test client_compared_copies_test registered_memory_test
   protocol_compression_test protocol_cuda_fatbin_test protocol_hello_codec_test protocol_image_test protocol_lease_test
   server_arbiter_test server_tenants_test
   worker_checkpoint_test worker_commands_test worker_compute_gate_test worker_copies_test worker_direct_copies_test worker_graphs_test
