@@ -22,7 +22,7 @@ check_release() {
   local here
   # shellcheck disable=SC1091
   here=$(. /etc/os-release && echo "${VERSION_ID:-}")
-  case $release:$here in bookworm:1[3-9]) skip "packages that were made on Debian $here are not for $release" ;; esac
+  case $release:$here in bookworm:1[3-9] | trixie:1[4-9]) skip "packages that were made on Debian $here are not for $release" ;; esac
 }
 
 # make_system ROOT PACKAGE...: the smallest system with apt, and the given packages.
