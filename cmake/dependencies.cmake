@@ -48,11 +48,13 @@ target_link_libraries(asio INTERFACE Threads::Threads)
 # gRPC (libgrpc++-dev, protobuf-compiler-grpc), prometheus-cpp (prometheus-cpp-dev) and nlohmann's JSON
 # (nlohmann-json3-dev): not every release has CMake packages for them.
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
-foreach(library grpc++ grpc gpr absl_synchronization prometheus-cpp-core)
+foreach(library grpc++ grpc gpr absl_synchronization absl_time absl_time_zone prometheus-cpp-core)
   find_library(LIBRARY_${library} NAMES ${library} REQUIRED)
 endforeach()
 add_library(grpc INTERFACE)
 target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} ${LIBRARY_absl_synchronization} Threads::Threads)
+add_library(absl_time INTERFACE)  # time zones of pool-scheduler's configuration; libabsl-dev comes with libgrpc++-dev
+target_link_libraries(absl_time INTERFACE ${LIBRARY_absl_time} ${LIBRARY_absl_time_zone})
 # gRPC uses the system's libcrypto and zlib; a program's static copies (CRYPTO_STATIC) must not override them.
 target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a:libz.a:libzstd.a)
 if(GPUPOOL_SANITIZE)

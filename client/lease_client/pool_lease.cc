@@ -6,6 +6,7 @@
 // detaches from its parent, so that the program's own wait() calls do not see it.
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -165,11 +166,22 @@ int take_signals() {
   return ::signalfd(-1, &ends, SFD_CLOEXEC);
 }
 
+// Returns the name of the user of this process, or the number if it has no name.
+std::string user_name() {
+  char text[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  const uid_t user = ::geteuid();
+  if (::getpwuid_r(user, &entry, text, sizeof text, &found) == 0 && found) return found->pw_name;
+  return std::to_string(user);
+}
+
 void describe_client(pool::Request& request, const char* program, pid_t pid) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   request.set_host(host);
   request.set_pid(pid);
+  request.set_user(printable(user_name()));
   if (program != nullptr) request.set_program(program);
 }
 

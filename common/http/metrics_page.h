@@ -29,10 +29,14 @@ class MetricsPage {
    private:
     prometheus::MetricFamily& family_;
   };
-  // The returned family is valid until the next call of either function.
+  // The returned family is valid until the next call of one of these functions.
   Family gauge(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Gauge); }
   Family counter(const char* name, const char* help) {
     return make(name, help, prometheus::MetricType::Counter);
+  }
+  // The same for a metric of another program's name, without the prefix.
+  Family named(const char* name, const char* help, prometheus::MetricType type) {
+    return make(name, help, type, "");
   }
   // Adds a metric without labels.
   void gauge(const char* name, const char* help, double value) { gauge(name, help).add({}, value); }
@@ -40,9 +44,10 @@ class MetricsPage {
   std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
 
  private:
-  Family make(const char* name, const char* help, prometheus::MetricType type) {
+  Family make(const char* name, const char* help, prometheus::MetricType type,
+              const char* prefix = "gpupool_") {
     families_.emplace_back();
-    families_.back().name = std::string("gpupool_") + name;
+    families_.back().name = std::string(prefix) + name;
     families_.back().help = help;
     families_.back().type = type;
     return Family(families_.back());

@@ -94,6 +94,20 @@ std::string hexadecimal(std::string_view bytes) {
   return text;
 }
 
+std::string from_hexadecimal(std::string_view text) {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  std::string bytes;
+  if (text.size() % 2 != 0) return bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    const int high = digit(text[i]), low = digit(text[i + 1]);
+    if (high < 0 || low < 0) return {};
+    bytes.push_back(static_cast<char>(high * 16 + low));
+  }
+  return bytes;
+}
+
 std::string encode_token(const SignedLease& lease) {
   return std::string(kTokenPrefix) + to_base64url(lease.SerializeAsString());
 }

@@ -41,7 +41,8 @@ Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> key
 
 // True for 1 to kLongestName letters, digits, '-', '_' or '.'.
 bool is_name(std::string_view text);
-// Lower-case hexadecimal.
+// Lower-case hexadecimal, and back; other text returns no bytes.
 std::string hexadecimal(std::string_view bytes);
+std::string from_hexadecimal(std::string_view text);
 
 }  // namespace gpupool::lease

@@ -14,15 +14,24 @@ Core::Core(MakeId make_id, const MakePlacer& make_placer, Time now)
     : make_id_(std::move(make_id)), started_(now), last_tick_(now), placer_(make_placer(nodes_)) {}
 
 void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
-  for (auto& [name, tenant] : tenants_) tenant.configured = false;
+  for (auto& [name, tenant] : tenants_) {
+    tenant.configured = false;
+    tenant.windows.clear();
+    tenant.budgets.clear();
+  }
   for (const ConfiguredTenant& configured : tenants) {
     Tenant& known = tenant(configured.name);
     known.configured = true;
     known.as_configured = default_quota();
     known.as_configured.MergeFrom(configured.quota);
+    known.windows = configured.windows;
+    known.budgets = configured.budgets;
+    known.windows_applied.clear();
     known.combine();
     known.count(now);
   }
+  check_windows(now);
+  check_budgets(now);
   ++capacity_;
   dirty_ = recheck_waiting_ = true;
 }
@@ -69,6 +78,8 @@ void Core::tick(Time now) {
   check_suspensions(now);
   while (Lease* const lease = leases_.next_due(now)) due(*lease, now);
   check_followers(now);
+  check_windows(now);
+  tick_usage(now);
   settled_ = settled_ || settled(now);
   if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();
   tick_defragmentation(now);
@@ -87,12 +98,15 @@ Effects Core::take(Time now) {
         {node_key(name), node == nodes_.end() ? std::nullopt : std::optional(node_record(node->second))});
   }
   dirty_nodes_.clear();
+  for (const std::string& name : std::exchange(dirty_spending_, {}))
+    effects_.writes.push_back({kSpendingPrefix + name, spending_record(tenants_.at(name).spending)});
   if (std::exchange(dirty_defragmentation_, false))
     effects_.writes.push_back({kDefragmentationKey, defragmentation_record()});
   for (const std::string& name : to_answer_) {
     const auto node = nodes_.find(name);
     if (node != nodes_.end() && node->second.stream != 0)
       effects_.nodes.push_back({node->second.stream, orders(node->second, now), {}});
+    if (node != nodes_.end()) node->second.counters_recorded.clear();
   }
   to_answer_.clear();
   return std::exchange(effects_, {});

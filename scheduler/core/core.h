@@ -36,6 +36,8 @@ class PartRecord;
 struct ConfiguredTenant {
   std::string name;
   pool::TenantQuota quota;  // only the fields that differ from default_quota()
+  std::vector<QuotaWindow> windows = {};
+  std::vector<Budget> budgets = {};
 };
 
 class Core {
@@ -54,6 +56,8 @@ class Core {
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
   // Replaces the list of configured tenants. Call at the start and after each change of the configuration.
   void configure(const std::vector<ConfiguredTenant>& tenants, Time now);
+  // Replaces the prices, by which budgets are compared with what was used.
+  void set_prices(Prices prices, Time now);
   // Evicts the leases and refuses the waiting requests of tenants that are no longer configured. Do not call
   // at the start: the previous leader may have had a newer configuration.
   void end_removed_tenants(Time now);
@@ -109,6 +113,14 @@ class Core {
   void view_leases(google::protobuf::RepeatedPtrField<pool::LeaseState>& out) const;
   void view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) const;
   void view_tenants(google::protobuf::RepeatedPtrField<pool::TenantState>& out, Time now) const;
+
+  // Usage (usage.cc). accrue_all() brings the amounts of all leases up to now; view_open_usage() visits them,
+  // as far as they are not in the store's rows.
+  void accrue_all(Time now);
+  void view_open_usage(const std::function<void(int64_t hour, const pool::UsageRow& row)>& visit) const;
+
+  // Has entries written that are none of the core's: the rows of earlier days (service/usage_history.h).
+  void write_also(std::vector<Write> writes);
 
   // Handles timeouts. Call at least once a second.
   void tick(Time now);
@@ -224,6 +236,23 @@ class Core {
   void answer(const Node& node) { to_answer_.insert(node.name()); }
   pool::NodeOrders orders(const Node& node, Time now) const;
 
+  // Usage (usage.cc).
+  void begin_usage(Lease& lease, Time now);
+  void accrue(Lease& lease, Time now);
+  void begin_hour(Lease& lease, int64_t hour);
+  void write_hour(Lease& lease);
+  void count_reported(Lease& lease, const std::string& node);
+  void take_counters(Node& node, const pool::NodeReport& report, Time now);
+  void take_counters(Lease& lease, const Node& node, const pool::LeaseCounters& told);
+  void tick_usage(Time now);
+  void add_held(Lease& lease, int64_t day, Time time);
+
+  // Budgets (budgets.cc).
+  void check_budgets(Time now);
+  void check_budgets(Tenant& whose, Time now);
+  void check_windows(Time now);
+  void view_budgets(const Tenant& whose, Time now, pool::TenantState& out) const;
+
   // Decisions (schedule.cc).
   void refuse_request(Stream stream, const std::string& tenant, const pool::Request& request,
                       Refusal::Kind kind, const std::string& why);
@@ -290,6 +319,7 @@ class Core {
   PoolTotal total_;  // over all known nodes
 
   std::map<std::string, Tenant> tenants_;
+  Prices prices_;
   LeaseTable leases_;
   Followers followers_;
   std::set<LeaseId> moving_;  // leases with Lease::move
@@ -312,6 +342,7 @@ class Core {
   // Earliest time at which tick() has the queue looked at again, for a search.
   Time defragment_tick_at_ = 0;
   std::map<std::string, Stream> blocked_;  // tenant -> its first request that exceeds its quota
+  Time usage_at_ = 0;                      // when tick_usage() looks for usage to store
   uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now
   bool dirty_ = false;     // schedule() has something to do
   bool places_changed_ = false;
@@ -327,6 +358,7 @@ class Core {
   // Records to write at the next take(); the record is deleted if the object no longer exists.
   std::set<LeaseId> dirty_leases_;
   std::set<std::string> dirty_nodes_;
+  std::set<std::string> dirty_spending_;
   bool dirty_defragmentation_ = false;
   std::set<std::string> to_answer_;
 };

@@ -21,7 +21,6 @@ using placement::DefragHost;
 using placement::RunningPart;
 
 constexpr Time kSearchEvery = placement::kSearchEverySeconds * 1000;
-constexpr Time kHour = 3'600'000;
 
 std::string number_text(double value) {
   return std::to_string(static_cast<uint64_t>(std::clamp(value, 0.0, 1e15)));

@@ -74,8 +74,8 @@ std::optional<std::string> check_request(const pool::Request& request) {
   if (auto wrong = check_words("near", request.near())) return wrong;
   if (auto wrong = check_words("apart_from", request.apart_from())) return wrong;
   if (auto wrong = check_words("labels", request.labels())) return wrong;
-  if (std::max(request.program().size(), request.host().size()) > kLongestName)
-    return "program and host must be at most 1024 bytes";
+  if (std::max({request.program().size(), request.host().size(), request.user().size()}) > kLongestName)
+    return "program, host and user must be at most 1024 bytes";
   if (!request.id().empty() && request.id().size() != kRequestIdBytes)
     return "the request id must have 16 bytes";
   return std::nullopt;

@@ -177,6 +177,7 @@ std::string Core::explain_quota(const WaitingRequest& waiter, const WaitingReque
 
 std::string Core::explain(const WaitingRequest& waiter) const {
   const Tenant& whose = tenants_.at(waiter.tenant);
+  if (!whose.over_budget.empty()) return "waits: " + whose.over_budget;
   const WaitingRequest* const before = blocking_request(waiter);
   if (waiter.over_quota || before) return explain_quota(waiter, before);
   const Demand demand = demand_now(waiter);

@@ -9,6 +9,7 @@
 #include "protocol/lease/token.h"
 #include "scheduler/core/node.h"
 #include "scheduler/core/tenant.h"
+#include "scheduler/core/usage.h"
 
 namespace gpupool::scheduler {
 
@@ -144,6 +145,7 @@ struct Lease {
   std::string reason;
   Time end_at = 0;       // end of the grace period
   bool counted = false;  // included in its tenant's usage
+  LeaseUsage usage;
 
   bool is_suspended() const { return suspension && suspension->state == Suspension::State::suspended; }
   // True if its shares will be free soon.

@@ -6,6 +6,18 @@
 #include "scheduler/core/feasibility.h"
 
 namespace gpupool::scheduler {
+namespace {
+
+constexpr int kMostTokenLabels = 8;
+
+// True for labels that nodes have in their metrics.
+bool is_kubernetes_label(std::string_view label) {
+  constexpr size_t kLongest = 300;  // names in Kubernetes have at most 253 characters
+  return label.size() <= kLongest &&
+         (label.starts_with("namespace=") || label.starts_with("pod=") || label.starts_with("container="));
+}
+
+}  // namespace
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request,
                    std::optional<Time> arrived, Time now) {
@@ -108,6 +120,7 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
 // its tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
 Lease& Core::index_lease(Lease lease, Time now) {
   Lease& kept = leases_.add(std::move(lease));
+  begin_usage(kept, now);
   Tenant& whose = tenant(kept.tenant);
   whose.count(now);
   kept.counted = std::any_of(kept.parts.begin(), kept.parts.end(),
@@ -149,6 +162,9 @@ GrantedServer Core::server_of(const Lease& lease, const LeasePart& part, Time no
   token.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
   token.set_to_host_bytes_per_second(lease.to_host_bytes_per_second);
   token.set_sessions(lease.sessions);
+  for (const std::string& label : lease.request.labels()) {
+    if (token.labels_size() < kMostTokenLabels && is_kubernetes_label(label)) token.add_labels(label);
+  }
   return server;
 }
 
@@ -249,7 +265,9 @@ void Core::notify_end(Lease& lease, Time, bool over) {
 }
 
 void Core::release_quota(Lease& lease, Time now) {
-  if (!std::exchange(lease.counted, false)) return;
+  if (!lease.counted) return;
+  accrue(lease, now);
+  lease.counted = false;
   Tenant& whose = tenant(lease.tenant);
   whose.count(now);
   --whose.leases;
@@ -290,6 +308,7 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
   const auto part = std::find_if(lease.parts.begin(), lease.parts.end(),
                                  [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;
+  accrue(lease, now);
   const auto counted =
       std::count_if(lease.parts.begin(), lease.parts.end(), [](const LeasePart& one) { return one.counted; });
   if (counted == (part->counted ? 1 : 0) || lease.why == pool::Ended::NODE_LOST) release_quota(lease, now);
@@ -303,6 +322,7 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
   if (!lease.parts.empty()) return;
   notify_end(lease, now, true);
   leases_.set_deadline(lease, 0);
+  write_hour(lease);
   note("lease_gone", {{"lease", lease::hexadecimal(lease.id)},
                       {"tenant", lease.tenant},
                       {"why", pool::Ended::Why_Name(lease.why)},

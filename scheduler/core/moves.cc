@@ -74,6 +74,7 @@ bool Core::substitute(Lease& lease, size_t place, bool gone, const std::string& 
     next.last_serial = 0;
     next.recalled = true;
   }
+  accrue(lease, now);
   next.counted = true;  // with the same amounts
   LeasePart old = std::exchange(lease.parts[place], std::move(next));
   old.counted = false;

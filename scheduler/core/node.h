@@ -109,10 +109,11 @@ struct Node {
   std::optional<pool::SuspensionRoom> suspension_room;  // in the last report; null: an older poold
   bool lacks_signing_key = false;                       // its poold lacks the scheduler's public key
   Time flapping_until = 0;
-  std::deque<Time> registrations;    // within the last minute
-  bool was_open = false;             // open() as last passed to the placer
-  std::string sent_fence;            // fence() as last sent to the node
-  std::set<LeaseId> unknown_leases;  // have sessions here
+  std::deque<Time> registrations;                         // within the last minute
+  bool was_open = false;                                  // open() as last passed to the placer
+  std::string sent_fence;                                 // fence() as last sent to the node
+  std::set<LeaseId> unknown_leases;                       // have sessions here
+  std::vector<pool::CountersRecorded> counters_recorded;  // for the answer to its last report
 
   const std::string& name() const { return inventory.node(); }
   const std::string& boot() const { return inventory.boot(); }

@@ -90,6 +90,7 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   }
   node.suspension_room.reset();
   if (report.has_suspension_room()) node.suspension_room = report.suspension_room();
+  take_counters(node, report, now);  // before a lease that has ended is forgotten
   take_uses(node, report, now);
   take_suspensions(node, report, now);
   check_node(node, now);
@@ -302,6 +303,7 @@ pool::NodeOrders Core::orders(const Node& node, Time now) const {
     order.set_lease(id);
     order.set_reason("the lease has ended");
   }
+  for (const pool::CountersRecorded& one : node.counters_recorded) *orders.add_recorded() = one;
   return orders;
 }
 

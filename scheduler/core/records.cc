@@ -78,6 +78,7 @@ std::string lease_record(const Lease& lease) {
   for (const LeasePart& part : lease.parts) write_part(part, *record.add_parts());
   write_moves(lease, record);
   write_suspension(lease, record);
+  write_usage(lease.usage, record);
   record.set_serial(lease.serial);
   record.set_granted_ms(lease.granted);
   record.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
@@ -140,6 +141,11 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
       return {};
     });
   }
+  if (good)
+    good = each(kSpendingPrefix, [&](const std::string& name, const std::string& value) -> Result<void> {
+      if (!read_spending(value, tenant(name).spending)) return unreadable;
+      return {};
+    });
   if (good)
     good = each(kNodePrefix,
                 [&](const std::string&, const std::string& value) { return restore_node(value, now); });
@@ -279,6 +285,7 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
   lease.why = record.why();
   lease.reason = record.reason();
   lease.end_at = record.end_at_ms();
+  lease.usage = read_usage(record);
   for (const PartRecord& stored : record.parts()) {
     auto part = restore_part(stored);
     if (!part) return part.error();

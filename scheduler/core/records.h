@@ -6,6 +6,11 @@
 //   quota/<tenant>              pool.TenantQuota: only the fields that an operator has set
 //   policy                      pool.Policy: all fields
 //   defragmentation             DefragmentationRecord
+//   spending/<tenant>           SpendingRecord
+//   usage/hour/<YYYY-MM-DD>/<HH>/<lease id in hexadecimal>   pool.UsageRow: what the lease used in this hour
+//   (UTC) usage/day/<YYYY-MM-DD>/<number>                          pool.UsageRow: sums of an earlier day
+//   usage/days                                               UsageDaysRecord: which days there are
+//   (service/usage_history.h)
 #pragma once
 #include <string>
 
@@ -18,6 +23,14 @@ constexpr const char* kNodePrefix = "node/";
 constexpr const char* kQuotaPrefix = "quota/";
 constexpr const char* kPolicyKey = "policy";
 constexpr const char* kDefragmentationKey = "defragmentation";
+constexpr const char* kSpendingPrefix = "spending/";
+constexpr const char* kUsageHourPrefix = "usage/hour/";
+constexpr const char* kUsageDayPrefix = "usage/day/";
+constexpr const char* kUsageDaysKey = "usage/days";
+
+// The prefixes of the keys that Core::restore() reads.
+constexpr const char* kStatePrefixes[] = {kDefragmentationKey, kLeasePrefix, kNodePrefix,
+                                          kPolicyKey,          kQuotaPrefix, kSpendingPrefix};
 
 std::string lease_key(const LeaseId& id);
 std::string lease_record(const Lease& lease);

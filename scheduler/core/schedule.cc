@@ -146,7 +146,8 @@ bool Core::schedule_priority(lease::Priority priority, Stream head, const std::v
     if (resume_first_.contains(first->tenant)) continue;
     // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
     first->failed_at = 0;
-    if (fits_quota(nodes_, tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
+    if (tenant(first->tenant).over_budget.empty() &&
+        fits_quota(nodes_, tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
         reserve(*first, now))
       head_ = stream;
     if (head_ != 0 || stream == head) note_reservation(head, before);
@@ -157,7 +158,7 @@ bool Core::schedule_priority(lease::Priority priority, Stream head, const std::v
     const Demand demand(waiter.request);
     Tenant& whose = tenant(waiter.tenant);
     waiter.over_quota = blocked_.contains(whose.name) || resume_first_.contains(whose.name) ||
-                        !fits_quota(nodes_, whose, demand);
+                        !whose.over_budget.empty() || !fits_quota(nodes_, whose, demand);
     if (waiter.over_quota) {
       blocked_.insert({whose.name, stream});
       order.blocked();

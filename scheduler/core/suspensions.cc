@@ -119,6 +119,7 @@ void Core::become_suspended(Lease& lease, Time now) {
   counters_.set_suspended_bytes(counters_.suspended_bytes() + stored_bytes(lease));
   counters_.set_suspending_ms(counters_.suspending_ms() +
                               static_cast<uint64_t>(std::max<Time>(0, now - lease.suspension->since)));
+  accrue(lease, now);
   Tenant& whose = tenant(lease.tenant);
   whose.count(now);
   reclassify(lease, [&] {
@@ -172,6 +173,7 @@ void Core::begin_resumption(Lease& lease, Time now) {
   note_suspension("lease_resuming", lease, "", now);
   counters_.set_suspended_ms(counters_.suspended_ms() +
                              static_cast<uint64_t>(std::max<Time>(0, now - lease.suspension->since)));
+  accrue(lease, now);
   Tenant& whose = tenant(lease.tenant);
   whose.count(now);
   for (LeasePart& part : lease.parts) {

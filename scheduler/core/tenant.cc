@@ -1,5 +1,7 @@
 #include "scheduler/core/tenant.h"
 
+#include <algorithm>
+
 #include "common/text/units.h"
 #include "protocol/control/pool_policy_kinds.h"
 #include "protocol/control/pool_quota_kinds.h"
@@ -27,6 +29,9 @@ std::optional<std::string> out_of(const char* field, uint64_t lowest, uint64_t h
 
 void Tenant::combine() {
   quota = as_configured;
+  for (size_t i = 0; i < std::min(windows.size(), windows_applied.size()); ++i) {
+    if (windows_applied[i]) quota.MergeFrom(windows[i].quota);
+  }
   if (set) quota.MergeFrom(*set);
 }
 

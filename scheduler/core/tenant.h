@@ -1,7 +1,9 @@
 // A tenant in the scheduler's core: its quota and its usage. Owned by Core; its thread.
 #pragma once
 #include <string>
+#include <vector>
 
+#include "scheduler/core/budget.h"
 #include "scheduler/core/node.h"
 
 namespace gpupool::scheduler {
@@ -16,7 +18,13 @@ struct Tenant {
   bool configured = false;
   pool::TenantQuota as_configured;       // all fields are set
   std::optional<pool::TenantQuota> set;  // only the fields that an operator has set
-  pool::TenantQuota quota;               // the effective quota: as_configured overridden by `set`
+  // The effective quota: as_configured overridden by the windows that apply, and these by `set`.
+  pool::TenantQuota quota;
+  std::vector<QuotaWindow> windows;
+  std::vector<bool> windows_applied;
+  std::vector<Budget> budgets;
+  Spending spending;
+  std::string over_budget;  // not empty: why its requests wait
 
   uint64_t milli = 0;   // thousandths of GPUs in its leases
   uint64_t memory = 0;  // bytes of GPU memory in its leases
@@ -39,7 +47,7 @@ struct Tenant {
     milli_ms += milli * static_cast<uint64_t>(std::max<Time>(0, now - counted));
     counted = now;
   }
-  // Recomputes `quota` from `as_configured` and `set`.
+  // Recomputes `quota`.
   void combine();
 };
 

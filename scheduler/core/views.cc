@@ -317,6 +317,7 @@ void Core::view_tenants(google::protobuf::RepeatedPtrField<pool::TenantState>& o
     Tenant until_now = tenant;
     until_now.count(now);
     view.set_gpu_milli_seconds(until_now.milli_ms / 1000);
+    view_budgets(tenant, now, view);
   }
 }
 

@@ -283,6 +283,11 @@ Json json_of(const TenantQuota& quota) {
   return json;
 }
 
+Json json_of(const BudgetState& budget) {
+  return {{"period", budget.period()}, {"action", budget.action()}, {"unit", budget.unit()},
+          {"amount", budget.amount()}, {"spent", budget.spent()},   {"ends_ms", budget.ends_ms()}};
+}
+
 Json json_of(const TenantState& tenant) {
   return {{"name", tenant.name()},
           {"configured", tenant.configured()},
@@ -294,7 +299,8 @@ Json json_of(const TenantState& tenant) {
           {"memory_bytes", tenant.memory_bytes()},
           {"dominant_share", tenant.dominant_share()},
           {"granted", tenant.granted()},
-          {"gpu_milli_seconds", tenant.gpu_milli_seconds()}};
+          {"gpu_milli_seconds", tenant.gpu_milli_seconds()},
+          {"budgets", json_list(tenant.budgets())}};
 }
 
 Json json_of(const Policy& policy) {

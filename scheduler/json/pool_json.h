@@ -14,6 +14,7 @@ Json json_of(const PoolGpu& gpu);
 Json json_of(const LeaseState& lease);
 Json json_of(const Waiting& waiting);
 Json json_of(const TenantQuota& quota);
+Json json_of(const BudgetState& budget);
 Json json_of(const TenantState& tenant);
 Json json_of(const Policy& policy);
 Json json_of(const PoolSnapshot& snapshot);

@@ -8,6 +8,7 @@
 #include "common/text/names.h"
 #include "common/text/printable.h"
 #include "common/version.h"
+#include "scheduler/service/usage_history.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -147,7 +148,7 @@ pool::PoolSnapshot take_snapshot(Engine& engine) {
   return snapshot;
 }
 
-AdminService::AdminService(Engine& engine) : engine_(engine) {
+AdminService::AdminService(Engine& engine, UsageHistory& usage) : engine_(engine) {
   add_view("GetPool", &AdminService::GetPool);
   add_view("ListNodes", &AdminService::ListNodes);
   add_view("ListGpus", &AdminService::ListGpus);
@@ -194,6 +195,7 @@ AdminService::AdminService(Engine& engine) : engine_(engine) {
       "Resume", "resume", [](const pool::SuspendRequest& request) { return request.lease(); },
       &AdminService::Resume);
   add_view("Why", &AdminService::Why);
+  calls_[full_name("GetUsage")] = [&usage](Context& context) { return usage.new_call(context); };
   calls_[full_name("Watch")] = [this](Context& context) { return new Watcher(engine_, context, watchers_); };
 }
 

@@ -14,9 +14,11 @@ namespace gpupool::scheduler {
 // Returns the complete state of the pool. The engine's thread, only while it leads.
 pool::PoolSnapshot take_snapshot(Engine& engine);
 
+class UsageHistory;
+
 class AdminService final : public grpc::CallbackGenericService {
  public:
-  explicit AdminService(Engine& engine);
+  AdminService(Engine& engine, UsageHistory& usage);
 
  private:
   using Context = grpc::CallbackServerContext;

@@ -12,6 +12,7 @@
 #include "protocol/control/pool_quota_kinds.h"
 #include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
+#include "scheduler/service/billing.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -106,6 +107,8 @@ struct CallerEntry {
   std::string name;
   std::vector<TokenHash> tokens, retired_tokens;
   pool::TenantQuota quota;
+  std::vector<QuotaWindow> windows;
+  std::vector<Budget> budgets;
 };
 
 Result<void> read_tokens(const toml::node& node, std::vector<TokenHash>& tokens) {
@@ -131,9 +134,17 @@ Result<CallerEntry> read_entry(const toml::table& table, bool is_tenant) {
       auto quota = read_quota(value);
       if (!quota) return quota.error();
       entry.quota = std::move(*quota);
+    } else if (key.str() == "quota_at" && is_tenant) {
+      auto windows = read_quota_windows(value, read_quota);
+      if (!windows) return wrong("quota_at: " + windows.error().message);
+      entry.windows = std::move(*windows);
+    } else if (key.str() == "budgets" && is_tenant) {
+      auto budgets = read_budgets(value);
+      if (!budgets) return wrong("budgets: " + budgets.error().message);
+      entry.budgets = std::move(*budgets);
     } else {
       return wrong(std::string(key.str()) + ": unknown key; valid keys: name, tokens" +
-                   (is_tenant ? ", retired_tokens, quota" : ""));
+                   (is_tenant ? ", retired_tokens, quota, quota_at, budgets" : ""));
     }
   }
   if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
@@ -162,15 +173,32 @@ Result<Callers> Callers::read(const toml::table& file) {
             return wrong("tokens: duplicate token");
         }
       }
-      if (role == Role::tenant) tenants.push_back({entry->name, std::move(entry->quota)});
+      if (role == Role::tenant)
+        tenants.push_back(
+            {entry->name, std::move(entry->quota), std::move(entry->windows), std::move(entry->budgets)});
       return {};
     });
     if (!read) return read.error();
   }
+  auto prices = read_prices(file);
+  if (!prices) return prices.error();
+  callers.prices_ = std::move(*prices);
+  if (const auto priced = callers.check_budgets(tenants); !priced) return priced.error();
   if (callers.has_tokens() && !without_token.empty())
     return wrong(without_token + " has no token, but other entries have one; all or none must have tokens");
   if (!tenants.empty() || callers.has_tokens()) callers.tenants_ = std::move(tenants);
   return callers;
+}
+
+Result<void> Callers::check_budgets(const std::vector<ConfiguredTenant>& tenants) const {
+  if (!prices_.currency.empty()) return {};
+  for (const ConfiguredTenant& tenant : tenants) {
+    for (const Budget& budget : tenant.budgets) {
+      if (!budget.in_gpu_hours)
+        return wrong("tenant '" + tenant.name + "': budgets: an amount needs [prices]; or use gpu_hours");
+    }
+  }
+  return {};
 }
 
 Result<const Caller*> Callers::find(const std::string& token, Role role) const {

@@ -27,12 +27,13 @@ enum class Purpose { new_request, existing_lease };
 class Callers {
  public:
   Callers() = default;
-  // Reads [[tenant]], [[node]] and [[operator]] of the configuration. ErrorCode::invalid names the wrong key.
-  // If one entry has a token, all must have one. Without entries there is one tenant, "default", and callers
-  // are not authenticated.
+  // Reads [[tenant]], [[node]], [[operator]] and [prices] of the configuration. ErrorCode::invalid names the
+  // wrong key. If one entry has a token, all must have one. Without entries there is one tenant, "default",
+  // and callers are not authenticated.
   static Result<Callers> read(const toml::table& file);
 
   const std::vector<ConfiguredTenant>& tenants() const { return tenants_; }
+  const Prices& prices() const { return prices_; }
   bool has_tokens() const { return !by_token_.empty(); }
 
   // Authenticate a caller and return its name. `token` is the bearer token, may be empty. `name` is the name
@@ -45,10 +46,12 @@ class Callers {
   Result<std::string> find_operator(const std::string& token) const;
 
  private:
+  Result<void> check_budgets(const std::vector<ConfiguredTenant>& tenants) const;
   Result<const Caller*> find(const std::string& token, Role role) const;
 
   std::vector<ConfiguredTenant> tenants_{{kDefaultTenant, {}}};
   std::map<TokenHash, Caller> by_token_;
+  Prices prices_;
 };
 
 }  // namespace gpupool::scheduler

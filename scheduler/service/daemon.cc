@@ -21,6 +21,7 @@
 #include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
 #include "scheduler/service/streams.h"
+#include "scheduler/service/usage_history.h"
 #include "scheduler/service/web_page.h"
 #include "scheduler/store/open/open_store.h"
 
@@ -99,7 +100,8 @@ class Daemon {
         web_page_(engine_, options.web_hosts),
         leases_(engine_),
         nodes_(engine_),
-        admin_(engine_) {}
+        usage_(engine_, options.usage),
+        admin_(engine_, usage_) {}
 
   int run() {
     if (const auto opened = engine_.open_audit(); !opened) return fail(opened.error().message);
@@ -107,6 +109,7 @@ class Daemon {
     if (const auto served = serve_http(); !served) return fail(served.error().message);
     await_end_signal();
     await_reload_signal();
+    usage_.start();
     engine_.start(options_.address.empty() ? address_ : options_.address);
     if (!options_.port_file.empty()) {
       if (const auto written = write_port_file(options_.port_file, static_cast<uint16_t>(port_)); !written)
@@ -204,6 +207,7 @@ class Daemon {
       log::info("stopping", {{"signal", signal}});
       http_.reset();
       web_page_.stop();
+      usage_.stop();
       engine_.stop([this] {
         // Calls end on the engine's thread, which must run until the last one has ended, so shut down on
         // another thread.
@@ -251,6 +255,7 @@ class Daemon {
   WebPage web_page_;
   LeasesService leases_;
   NodesService nodes_;
+  UsageHistory usage_;
   AdminService admin_;
   std::unique_ptr<HttpServer> http_;
   std::optional<Certificates> certificates_;  // null: no TLS

@@ -3,11 +3,13 @@
 #include <sys/random.h>
 
 #include <exception>
+#include <iterator>
 
 #include "common/log/log.h"
 #include "common/text/printable.h"
 #include "protocol/lease/token.h"
 #include "scheduler/core/library_placer.h"
+#include "scheduler/core/records.h"
 #include "scheduler/service/streams.h"
 
 namespace gpupool::scheduler {
@@ -32,6 +34,17 @@ LeaseId random_id() {
   // getrandom() of at most 256 bytes does not fail.
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) std::terminate();
   return id;
+}
+
+// Reads what the core needs: all but the rows of usage, of which there may be many.
+Result<std::vector<Entry>> read_state(Store& store) {
+  std::vector<Entry> all;
+  for (const char* const prefix : kStatePrefixes) {
+    auto some = store.all(prefix);
+    if (!some) return some;
+    all.insert(all.end(), std::make_move_iterator(some->begin()), std::make_move_iterator(some->end()));
+  }
+  return all;
 }
 
 grpc::Status status_of(const Refusal& refusal) {
@@ -85,7 +98,7 @@ void Engine::campaign() {
   asio::post(storing_, [this] {
     Result<uint64_t> term = store_->campaign(address_, kCampaignTimeout);
     Result<std::vector<Entry>> entries =
-        term ? store_->all("") : Result<std::vector<Entry>>(std::vector<Entry>());
+        term ? read_state(*store_) : Result<std::vector<Entry>>(std::vector<Entry>());
     post([this, term = std::move(term), entries = std::move(entries)]() mutable {
       lead(std::move(term), std::move(entries));
     });
@@ -107,6 +120,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   if (const auto restored = core->restore(*entries, now()); !restored)
     return step_down(restored.error().message);
   core->configure(callers_.tenants(), now());
+  core->set_prices(callers_.prices(), now());
   core_ = std::move(core);
   term_ = *term;
   logged_failure_ = false;
@@ -171,6 +185,7 @@ void Engine::configure(Callers callers) {
   callers_ = std::move(callers);
   if (!core_) return;
   core_->configure(callers_.tenants(), now());
+  core_->set_prices(callers_.prices(), now());
   core_->end_removed_tenants(now());
   end_revoked();
   flush();
@@ -239,6 +254,13 @@ void Engine::work() {
   if (effects.writes.empty() && !store_->leads()) return step_down(kNoMore);
   if (effects.writes.empty()) return publish(std::move(effects));
   commit(std::move(effects));
+}
+
+void Engine::read(const std::string& prefix, std::function<void(Result<std::vector<Entry>>)> read) {
+  asio::post(storing_, [this, prefix, read = std::move(read)]() mutable {
+    Result<std::vector<Entry>> entries = store_->all(prefix);
+    post([read = std::move(read), entries = std::move(entries)]() mutable { read(std::move(entries)); });
+  });
 }
 
 void Engine::commit(Effects effects) {

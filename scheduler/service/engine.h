@@ -74,6 +74,9 @@ class Engine {
   // Call after events were passed to the core: schedules storing and publishing of its effects. `on_stored`
   // is called after that, or with false if they could not be stored.
   void flush(std::function<void(bool)> on_stored = {});
+  // Reads all entries with the prefix on the storing thread, after what was flushed before and between other
+  // transactions. `read` is called on the engine's thread.
+  void read(const std::string& prefix, std::function<void(Result<std::vector<Entry>>)> read);
   void audit(const char* event, std::initializer_list<log::Field> fields);
   // `observer` is called with each later note of the core once it has been stored, and with the time in
   // milliseconds since 1970. There is one observer, which must outlive the engine's calls.

@@ -154,6 +154,24 @@ void add_tenants(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
        [](const auto& tenant) { return static_cast<double>(tenant.gpu_milli_seconds()) * 1e-3; });
 }
 
+void add_budgets(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
+  const auto each = [&](const char* name, const char* help, auto value) {
+    auto family = page.gauge(name, help);
+    for (const auto& tenant : snapshot.tenants()) {
+      for (const pool::BudgetState& budget : tenant.budgets())
+        family.add({{"tenant", tenant.name()},
+                    {"period", budget.period()},
+                    {"action", budget.action()},
+                    {"unit", budget.unit()}},
+                   value(budget));
+    }
+  };
+  each("pool_tenant_budget", "Budget of the tenant for one period.",
+       [](const pool::BudgetState& budget) { return budget.amount(); });
+  each("pool_tenant_budget_spent", "What was spent of the budget in the present period.",
+       [](const pool::BudgetState& budget) { return budget.spent(); });
+}
+
 void add_scheduler(bool leads, MetricsPage& page) {
   page.gauge("pool_build_info", "Always 1.").add({{"version", kVersion}}, 1);
   page.gauge("pool_leader", "1 if this scheduler is the leader.", leads ? 1 : 0);
@@ -169,6 +187,7 @@ std::string metrics_text(const pool::PoolSnapshot& snapshot) {
   add_suspensions(snapshot.pool(), page);
   add_nodes(snapshot, page);
   add_tenants(snapshot, page);
+  add_budgets(snapshot, page);
   return page.text();
 }
 

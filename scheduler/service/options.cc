@@ -85,14 +85,15 @@ Result<void> read_config(const std::string& path, Options& options) {
   const OptionRows rows = option_rows(options);
   const auto other = [&](std::string_view table, std::string_view key) -> Result<void> {
     if (!table.empty()) return wrong("unknown key; expected " + keys_in_table(table, rows));
-    if (key == "tenant" || key == "node" || key == "operator") return {};  // Callers::read()
+    if (key == "tenant" || key == "node" || key == "operator" || key == "prices")
+      return {};  // Callers::read()
     if (key == "policy")
       return wrong(
           "not a key of this file; change the policy with `pool-admin policy set KEY=VALUE`, which stores "
           "it");
     return wrong(
         "unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, store_tls, "
-        "tenant, node, operator");
+        "usage, prices, tenant, node, operator");
   };
   return read_options_file(path, rows, other, [&](const toml::table& file) -> Result<void> {
     auto callers = Callers::read(file);

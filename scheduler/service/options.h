@@ -11,6 +11,7 @@
 #include "protocol/lease/key.h"
 #include "protocol/transport/transport.h"
 #include "scheduler/service/callers.h"
+#include "scheduler/service/usage_limits.h"
 
 namespace gpupool::settings {
 struct OptionRow;
@@ -23,6 +24,7 @@ struct Options {
 #include "scheduler/service/options.def"
   transport::TlsOptions store_tls;  // client side, for etcds://
   transport::TlsOptions tls;
+  UsageLimits usage;
   Callers callers;  // from the file
 };
 

@@ -34,9 +34,6 @@
 namespace gpupool::server {
 namespace {
 
-const std::string kLeaseSuspended = "the lease is suspended until its scheduler resumes it";
-const std::string kAuditStalled = "the server cannot write its audit file";
-
 class Daemon {
  public:
   Daemon(const ServerOptions& options, Prepared prepared)
@@ -65,7 +62,7 @@ class Daemon {
             [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
             [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, previous_ ? previous_->leases().boot() : new_boot(),
-                {}, host_of_leases(pool_)),
+                {}, host_of_leases(pool_, administration_)),
         agent_(context_, options.pool, leases_,
                {.inventory =
                     [this, &options] {
@@ -78,7 +75,8 @@ class Daemon {
                       server::describe_state(administration_.snapshot(), stopping_, report);
                     }}),
         administration_(context_, pool_, acceptor_, tenants_, audit_,
-                        options.pool.configured() ? &agent_ : nullptr),
+                        options.pool.configured() ? &agent_ : nullptr,
+                        nvml_library(options.nvml, options.device)),
         monitors_(
             context_, {},
             {.describe = [this](const Client& client) { return monitor_devices(monitor_sources(), client); },
@@ -109,9 +107,11 @@ class Daemon {
     pool_.on_session_start([this](const SessionView& session) {
       const Tenant* const tenant = tenants_.find(session.client.tenant);
       audit_.started(session, tenant ? tenant->quota : quota::Quota{});
+      leases_.counters().session_began(lease::from_hexadecimal(session.client.lease));
     });
     pool_.on_session_end([this](const SessionView& session, const std::string& reason, bool crashed) {
       audit_.ended(session, reason, crashed);
+      leases_.counters().session_ended(usage_of(session, pool_.devices()));
       leases_.post_cleanup();
     });
     pool_.suspensions().keep_when(
@@ -262,7 +262,9 @@ class Daemon {
     return Refusal{control::HelloReply::BUSY, kAuditStalled + "; try again later, or contact its operator"};
   }
 
-  MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
+  MonitorSources monitor_sources() const {
+    return {pool_, tenants_, administration_.ended(), administration_.sensors()};
+  }
 
   void refuse(Client client, const Refusal& refusal) { refusals_.refuse(std::move(client), refusal); }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/text/gpu_uuid.h"
+#include "protocol/lease/token.h"
+#include "server/poold/admin/usage.h"
 #include "server/poold/node_report.h"
 
 namespace gpupool::server {
@@ -88,9 +91,46 @@ LeaseSuspensions::Host suspension_host(WorkerPool& pool) {
           .room = [&pool] { return room_of(pool.suspensions().files()); }};
 }
 
+std::string uuid_of(const WorkerPool& pool, size_t gpu) {
+  return gpu < pool.devices().size() ? gpu_uuid_text(pool.devices()[gpu].uuid()) : "";
+}
+
+std::optional<uint64_t> energy_of(const Sensors& sensors, const std::string& uuid) {
+  const auto known = sensors.of(uuid);
+  if (!known || !known->sensors().has_energy_millijoules()) return std::nullopt;
+  return known->sensors().energy_millijoules();
+}
+
+UsageCounters::Host usage_host(WorkerPool& pool, const Administration& administration) {
+  using Visit = std::function<void(const UsageCounters::Session&)>;
+  return {
+      .for_each_session =
+          [&pool](const Visit& visit) {
+            pool.for_each_session([&](const SessionView& view) { visit(usage_of(view, pool.devices())); });
+          },
+      .uuid = [&pool](size_t gpu) { return uuid_of(pool, gpu); },
+      .energy = [&pool, &administration](
+                    size_t gpu) { return energy_of(administration.sensors(), uuid_of(pool, gpu)); }};
+}
+
 }  // namespace
 
-Leases::Host host_of_leases(WorkerPool& pool) {
+UsageCounters::Session usage_of(const SessionView& view, const std::vector<control::Device>& devices) {
+  const auto value = [](const std::atomic<uint64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  UsageCounters::Session session;
+  session.number = view.number;
+  session.lease = lease::from_hexadecimal(view.client.lease);
+  for (size_t gpu = 0; gpu < std::min(devices.size(), quota::kMostGpus); ++gpu)
+    session.gpus.push_back({plausible_gpu_time(view, gpu),
+                            std::min(devices[gpu].total_bytes(), value(view.page.gpus[gpu].memory_used))});
+  session.bytes_from_client = value(view.page.bytes_from_client);
+  session.bytes_to_client = value(view.page.bytes_to_client);
+  return session;
+}
+
+Leases::Host host_of_leases(WorkerPool& pool, const Administration& administration) {
   return {.devices = [&pool]() -> const std::vector<control::Device>& { return pool.devices(); },
           .sessions = [&pool](const std::string& tenant) { return pool.all_sessions_of(tenant); },
           .describe_breaks = [&pool](const auto& tenant, auto& told) { describe_breaks(pool, tenant, told); },
@@ -98,7 +138,8 @@ Leases::Host host_of_leases(WorkerPool& pool) {
           .refuse_waiting = [&pool](const auto&... order) { pool.refuse_waiting(order...); },
           .move_sessions = [&pool](const auto&... order) { pool.request_migrations(order...); },
           .now = now_ms,
-          .suspension = suspension_host(pool)};
+          .suspension = suspension_host(pool),
+          .usage = usage_host(pool, administration)};
 }
 
 }  // namespace gpupool::server

@@ -5,6 +5,7 @@
 // out others behind its address.
 #pragma once
 #include <asio/io_context.hpp>
+#include <string>
 
 #include "common/admission/peer_rates.h"
 #include "common/admission/suppressed_events.h"
@@ -12,6 +13,9 @@
 #include "server/poold/admin/audit.h"
 
 namespace gpupool::server {
+
+inline const std::string kLeaseSuspended = "the lease is suspended until its scheduler resumes it";
+inline const std::string kAuditStalled = "the server cannot write its audit file";
 
 class Refusals {
  public:

@@ -8,6 +8,7 @@
 #include "tests/protocol/driver/elf_exports.h"
 #include "tests/support/catch.h"
 #include "tests/support/has.h"
+#include "tests/support/http_get.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/skip.h"
 
@@ -65,6 +66,22 @@ TEST_CASE("nvml and cuda say the same of two servers") {
     for (size_t at = 0; at < id.size(); at = id.find('\n', at) + 1)
       CHECK(has(cuda.output, id.substr(at, id.find('\n', at) - at)));
   }
+}
+
+TEST_CASE("the sensors of the server's NVML are in its metrics and in the client's NVML") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "uuid";
+  Pool pool(Environment{{"FAKE_NVML_UUID_FILE", file}},
+            {"--nvml", FAKE_NVML_LIBRARY, "--metrics", "127.0.0.1:0"});
+  CHECK(has(query("temperature.gpu", pool.through()), "N/A"));
+  folder.write("uuid", query("uuid", pool.through()).substr(0, 40));
+  CHECK(eventually([&] { return query("temperature.gpu", pool.through()) == "41\n"; }));
+  CHECK(has(query("power.draw", pool.through()), "N/A"));  // its NVML does not report it
+  REQUIRE(pool.poold().await_log("/metrics"));
+  const std::string metrics = http_get(metrics_port(pool.poold().log()), "/metrics");
+  CHECK(has(metrics, "DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-"));
+  CHECK(has(metrics, "DCGM_FI_DEV_GPU_UTIL{"));
+  CHECK(!has(metrics, "DCGM_FI_DEV_POWER_USAGE"));
 }
 
 TEST_CASE("nvml shows memory and processes of the own tenant alone") {

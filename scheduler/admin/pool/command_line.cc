@@ -80,6 +80,7 @@ class CommandLine {
                     "a file with an operator's token [GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN]");
     app_.add_flag("--json", json_, "print JSON");
     add_views();
+    add_usage();
     add_node_commands();
     add_quota_commands();
     add_policy_commands();
@@ -102,6 +103,7 @@ class CommandLine {
     command.add_option("--grace", grace_, "grace period in seconds")->check(CLI::Range(0.0, 86'400.0));
   }
   void add_views();
+  void add_usage();
   void add_node_commands();
   void add_quota_commands();
   void add_policy_commands();
@@ -118,6 +120,7 @@ class CommandLine {
   bool json_ = false, evict_ = false, move_ = false;
   double interval_ = 1;
   TopOptions top_;
+  UsageOptions usage_;
   std::optional<TopSignals> signals_;
 };
 
@@ -135,6 +138,21 @@ void CommandLine::add_views() {
     return pool.queue(tenant_);
   })->add_option("--tenant", tenant_, "only requests of this tenant");
   add(app_, "tenants", "show tenants and their usage", [](PoolCommands& pool) { return pool.tenants(); });
+}
+
+void CommandLine::add_usage() {
+  CLI::App* const usage = add(app_, "usage", "show what leases have used, for accounting",
+                              [this](PoolCommands& pool) { return pool.usage(usage_); });
+  usage->add_option("--from", usage_.from, "date (UTC) or time [begin of this month]");
+  usage->add_option("--to", usage_.to, "date (UTC) or time before which to count [now]");
+  usage
+      ->add_option(
+          "--by", usage_.by,
+          "dimensions: tenant, user, job, label:KEY, model, node, program, lease, hour, day [tenant]")
+      ->delimiter(',');
+  usage->add_option("--tenant", usage_.tenant, "only leases of this tenant");
+  CLI::Option* const csv = usage->add_flag("--csv", usage_.csv, "print comma-separated values");
+  usage->add_flag("--opencost", usage_.opencost, "print OpenCost's custom costs, per day")->excludes(csv);
 }
 
 void CommandLine::add_node_commands() {

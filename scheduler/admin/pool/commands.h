@@ -7,6 +7,7 @@
 
 #include "scheduler/admin/live_view.h"
 #include "scheduler/admin/pool/client.h"
+#include "scheduler/admin/pool/usage.h"
 
 namespace gpupool::admin {
 
@@ -39,6 +40,7 @@ class PoolCommands {
   Exit suspend(const std::string& lease);
   Exit resume(const std::string& lease);
   Exit why(const std::string& id);
+  Exit usage(const UsageOptions& options);  // usage.cc
   Exit top(const TopSignals& signals, const TopOptions& options);
 
  private:

@@ -12,8 +12,14 @@
 namespace gpupool::server {
 
 Administration::Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor,
-                               Tenants& tenants, Audit& audit, const Agent* agent)
-    : context_(context), pool_(pool), acceptor_(acceptor), tenants_(tenants), audit_(audit), agent_(agent) {
+                               Tenants& tenants, Audit& audit, const Agent* agent, const std::string& nvml)
+    : context_(context),
+      pool_(pool),
+      acceptor_(acceptor),
+      tenants_(tenants),
+      audit_(audit),
+      agent_(agent),
+      sensors_(nvml) {
   pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
   tenants.on_removal([this](const std::string& lease) {
     ended_.merge_into_tenant(lease, lease.substr(0, lease.rfind('/')));

@@ -16,9 +16,9 @@ namespace gpupool::server {
 
 class Administration {
  public:
-  // `agent` is null if poold belongs to no pool.
+  // `agent` is null if poold belongs to no pool. `nvml`: nvml_library().
   Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants,
-                 Audit& audit, const Agent* agent);
+                 Audit& audit, const Agent* agent, const std::string& nvml);
   Administration(const Administration&) = delete;
   Administration& operator=(const Administration&) = delete;
 
@@ -32,6 +32,7 @@ class Administration {
   bool serve_kept_socket(const std::string& path);
   admin::Snapshot snapshot() const { return take_snapshot(sources()); }
   const EndedSessionsUsage& ended() const { return ended_; }
+  const Sensors& sensors() const { return sensors_; }
   // How to upgrade poold. Call it before serve_socket().
   void on_upgrade(std::function<void(Upgrade::Begun)> begin) { upgrade_ = std::move(begin); }
   // For this process's next program (server/poold/upgrade).
@@ -42,7 +43,7 @@ class Administration {
 
  private:
   SnapshotSources sources() const {
-    return {pool_, acceptor_, tenants_, ended_, audit_, started_, upgrades_, agent_};
+    return {pool_, acceptor_, tenants_, ended_, audit_, started_, upgrades_, agent_, sensors_};
   }
   void serve(OwnedSocket socket);
   HttpResponse answer(const std::string& path) const;
@@ -70,6 +71,7 @@ class Administration {
   uint32_t upgrades_ = 0;
   std::function<void(Upgrade::Begun)> upgrade_;
   EndedSessionsUsage ended_;
+  Sensors sensors_;
   std::unique_ptr<AdminService> service_;
   std::unique_ptr<OwnedSocket> kept_socket_;
   std::unique_ptr<HttpServer> http_;

@@ -1,9 +1,13 @@
 #include "server/poold/admin/metrics.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "common/http/metrics_page.h"
+#include "common/text/printable.h"
 #include "protocol/control/quota_fields.h"
+#include "server/poold/admin/dcgm.h"
 
 namespace gpupool::server {
 namespace {
@@ -279,6 +283,10 @@ std::string metrics_text(const admin::Snapshot& snapshot) {
   add_rows(kTenantRows, page, [&](const auto& add) {
     for (const admin::Tenant& tenant : snapshot.tenants()) add(tenant, Labels{{"tenant", tenant.name()}});
   });
+  add_lease_labels(snapshot, page);
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  add_dcgm_metrics(snapshot, printable(host), page);
   return page.text();
 }
 

@@ -183,6 +183,7 @@ void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
       gpu.set_memory_sold_bytes(gpu.memory_sold_bytes() + share.memory_bytes);
     }
     gpu.set_gpu_nanoseconds(sources.ended.gpu_nanoseconds[index]);
+    if (auto sensors = sources.sensors.of(gpu.uuid())) *gpu.mutable_sensors() = std::move(*sensors);
     if (device.partition_groups() == 0) continue;
     gpu.set_multiprocessors(device.multiprocessors());
     gpu.set_smallest_partition(device.group_multiprocessors());
@@ -276,6 +277,8 @@ admin::Snapshot take_snapshot(const SnapshotSources& sources) {
       tenant.set_configured(true);
       *tenant.mutable_quota() = to_message(configured->quota);
       tenant.mutable_gpus()->Assign(configured->gpus.begin(), configured->gpus.end());
+      tenant.set_leased(configured->leased);
+      for (const std::string& label : configured->labels) tenant.add_labels(printable(label));
       for (size_t gpu = 0; gpu < sources.pool.partitions().groups_of(name).size(); ++gpu) {
         tenant.add_partition_multiprocessors(partition_of(sources, name, gpu));
       }

@@ -9,6 +9,7 @@
 #include "server/poold/admin/audit.h"
 #include "server/poold/admin/usage.h"
 #include "server/poold/node/agent.h"
+#include "server/poold/sensors/sensors.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/tenants/tenants.h"
 
@@ -24,6 +25,7 @@ struct SnapshotSources {
   std::chrono::system_clock::time_point started;
   uint32_t upgrades;
   const Agent* agent;  // null: poold belongs to no pool
+  const Sensors& sensors;
 };
 
 admin::Poold describe_poold(const SnapshotSources& sources);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "common/text/gpu_uuid.h"
 #include "common/version.h"
 #include "protocol/driver/cuda_header.h"
 #include "protocol/wire/frame.h"
@@ -125,6 +126,8 @@ std::optional<control::MonitorState> monitor_state(const MonitorSources& sources
                                                              : device.total_bytes() - sum.resident_of_all;
     gpu.set_free_bytes(std::min(total - gpu.used_bytes(), on_device));
     gpu.set_gpu_nanoseconds(sum.time);
+    if (const auto sensors = sources.sensors.of(gpu_uuid_text(device.uuid())))
+      *gpu.mutable_sensors() = sensors->sensors();
   }
   return state;
 }

@@ -5,6 +5,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/control/monitor.pb.h"
 #include "server/poold/admin/usage.h"
+#include "server/poold/sensors/sensors.h"
 #include "server/poold/workers/worker_pool.h"
 #include "server/tenants/tenants.h"
 
@@ -14,6 +15,7 @@ struct MonitorSources {
   const WorkerPool& pool;
   const Tenants& tenants;
   const EndedSessionsUsage& ended;
+  const Sensors& sensors;
 };
 
 // Return nullopt if the tenant does not exist any more, its lease has ended, or no GPU is known yet.

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
-#include <set>
 #include <system_error>
 #include <thread>
 
@@ -14,11 +13,11 @@
 #include "common/blocked_signals.h"
 #include "common/files/exposure.h"
 #include "common/log/log.h"
-#include "common/text/printable.h"
 #include "common/version.h"
 #include "protocol/control/connect_failure.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
+#include "server/poold/node/lease_orders.h"
 
 namespace gpupool::server {
 namespace {
@@ -33,10 +32,7 @@ constexpr int kMissedHeartbeats = 4;
 constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
 constexpr milliseconds kNotableSkew{5'000};
 constexpr milliseconds kBetweenOrders{10};
-constexpr int kMostEndsAtOnce = 1024, kMostMovesAtOnce = 64;
-constexpr size_t kMostSuspensions = 4096;
-constexpr milliseconds kLongestGrace{24 * 3'600'000};
-constexpr size_t kLongestReason = 1024, kLongestAddress = 300, kMostTokenBytes = 4096;
+constexpr size_t kLongestAddress = 300, kMostTokenBytes = 4096;
 constexpr int kMostOrderBytes = 1 << 20;
 constexpr std::chrono::seconds kPatienceForLastReport{1}, kPatienceAtEnd{2};
 
@@ -59,10 +55,6 @@ Result<std::string> read_token(const std::string& path) {
     return Error{ErrorCode::invalid, "'" + path + "' must have a token: one line of printable characters"};
   }
   return token;
-}
-
-std::string bounded(const std::string& reason) {
-  return printable(reason.substr(0, kLongestReason));
 }
 
 }  // namespace
@@ -280,7 +272,7 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
   if (heartbeat_ != before) set_report_timer();
   set_patience(std::max(kShortestPatience, kMissedHeartbeats * heartbeat_));
   note_clock(orders.now_ms());
-  const std::string fenced = bounded(orders.fenced_because());
+  const std::string fenced = bounded_reason(orders.fenced_because());
   if (fenced != fenced_because_) {
     if (fenced.empty())
       log::info("node_not_fenced", {{"scheduler", address_}});
@@ -288,33 +280,7 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
       log::warning("node_fenced", {{"scheduler", address_}, {"reason", fenced}});
     fenced_because_ = fenced;
   }
-  int malformed = 0, count = 0;
-  for (const pool::EndLease& end : orders.end()) {
-    if (++count > kMostEndsAtOnce) break;  // the scheduler repeats orders until they are answered
-    if (end.lease().size() == lease::kIdBytes)
-      leases_.end(end.lease(), bounded(end.reason()), std::min(milliseconds(end.grace_ms()), kLongestGrace));
-    else
-      ++malformed;
-  }
-  count = 0;
-  for (const pool::MoveLease& move : orders.move()) {
-    if (++count > kMostMovesAtOnce) break;
-    if (move.lease().size() == lease::kIdBytes)
-      leases_.move(move.lease(), bounded(move.address()), move.serial());
-    else
-      ++malformed;
-  }
-  std::set<std::string> suspended;
-  for (const pool::SuspendLease& order : orders.suspend()) {
-    if (suspended.size() >= kMostSuspensions) break;
-    if (order.lease().size() != lease::kIdBytes) {
-      ++malformed;
-      continue;
-    }
-    suspended.insert(order.lease());
-    leases_.suspend(order.lease(), order.number(), order.resume());
-  }
-  if (suspended.size() < kMostSuspensions) leases_.keep_suspension_orders(suspended);
+  const int malformed = execute_lease_orders(orders, leases_);
   if (malformed == 0) return;
   log::warning("orders_ignored", {{"scheduler", address_},
                                   {"count", malformed},
@@ -361,8 +327,8 @@ void Agent::handle_stream_end(const grpc::Status& status, const std::string& lea
   const std::string why = status.ok() ? "the scheduler closed the stream"
                           : status.error_code() == grpc::StatusCode::CANCELLED ? "timed out"
                           : !unconnected.empty()
-                              ? "cannot connect to a pool-scheduler (" + bounded(unconnected) + ")"
-                              : bounded(status.error_message());
+                              ? "cannot connect to a pool-scheduler (" + bounded_reason(unconnected) + ")"
+                              : bounded_reason(status.error_message());
   schedule_retry(address_ + ": " + (why.empty() ? "no reason given" : why));
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/log/log.h"
 #include "common/text/gpu_uuid.h"
+#include "common/text/printable.h"
 #include "server/poold/upgrade/values.h"
 #include "server/quota/account.h"
 #include "server/tenants/quota_messages.h"
@@ -12,6 +13,7 @@
 namespace gpupool::server {
 namespace {
 
+constexpr int kMostLabels = 8;
 constexpr size_t kShortId = 8;  // digits of the ID in a tenant's name
 // How long an ended lease is remembered: until its last token has expired, even with clock skew.
 constexpr std::chrono::milliseconds kRemembered = lease::kLongestLife + 2 * lease::kClockSkew;
@@ -51,10 +53,12 @@ Leases::Leases(asio::io_context& context, Tenants& tenants, std::string node, st
       boot_(std::move(boot)),
       keys_(std::move(keys)),
       host_(std::move(host)),
-      suspensions_(host_.suspension, [this](const std::string& id) {
-        const auto known = entries_.find(id);
-        return known == entries_.end() ? std::string() : known->second.tenant;
-      }) {}
+      suspensions_(host_.suspension,
+                   [this](const std::string& id) {
+                     const auto known = entries_.find(id);
+                     return known == entries_.end() ? std::string() : known->second.tenant;
+                   }),
+      counters_(context, host_.usage) {}
 
 Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const {
   std::vector<uint32_t> gpus;
@@ -113,6 +117,8 @@ Result<Leases::Admitted> Leases::admit(std::string_view token, bool resumes) {
   if (is_new) {
     entry.tenant = new_name(*lease);
     entry.gpus = std::move(*gpus);
+    for (int i = 0; i < std::min(lease->labels_size(), kMostLabels); ++i)
+      entry.labels.push_back(printable_message(lease->labels(i)));
   }
   if (is_new || quota != entry.quota) {
     entry.quota = quota;
@@ -128,6 +134,7 @@ void Leases::put_tenant(const Entry& entry) {
   tenant.name = entry.tenant;
   tenant.quota = entry.quota;
   tenant.gpus = entry.gpus;
+  tenant.labels = entry.labels;
   tenants_.put_lease(std::move(tenant));
 }
 
@@ -270,16 +277,23 @@ void Leases::report(pool::NodeReport& out) {
     use.set_cannot_move(std::exchange(entry.cannot_move, {}));
     if (host_.describe_breaks) host_.describe_breaks(entry.tenant, *use.mutable_breaks());
   }
-  for (const auto& [id, serial] : std::exchange(to_report_, {})) {
+  counters_.begin_report();
+  // With its last counters, because the scheduler forgets a lease that has ended. The next report has the
+  // rest.
+  while (!to_report_.empty() && counters_.report(to_report_.begin()->first, out)) {
+    const auto [id, serial] = *to_report_.begin();
+    to_report_.erase(to_report_.begin());
     pool::LeaseUse& use = add(id, 0, serial);
     if (const auto ended = ended_.find(id); ended != ended_.end()) use.set_void_serial(ended->second);
   }
+  counters_.report_others(out);
   suspensions_.report(out);
   for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());
 }
 
 void Leases::stop() {
   stopped_ = true;
+  counters_.stop();
   for (auto& [id, entry] : entries_) entry.end.cancel();
 }
 
@@ -298,6 +312,7 @@ void Leases::save(upgrade::Leases& to) const {
     lease.set_end_due(upgrade::to_ns(entry.end.expiry()));
     lease.set_moving(entry.moving);
     lease.set_cannot_move(entry.cannot_move);
+    for (const std::string& label : entry.labels) lease.add_labels(label);
   }
   for (const auto& [id, until] : ended_in_order_) {
     upgrade::EndedLease& ended = *to.add_ended();
@@ -311,6 +326,7 @@ void Leases::save(upgrade::Leases& to) const {
     ended.set_serial(serial);
   }
   suspensions_.save(to);
+  counters_.save(to);
 }
 
 void Leases::restore(const upgrade::Leases& from) {
@@ -325,6 +341,7 @@ void Leases::restore(const upgrade::Leases& from) {
     entry.reason = lease.reason();
     entry.moving = lease.moving();
     entry.cannot_move = lease.cannot_move();
+    entry.labels.assign(lease.labels().begin(), lease.labels().end());
     put_tenant(entry);
     if (entry.ending) await_end(lease.id(), entry, upgrade::steady(lease.end_due()));
   }
@@ -334,6 +351,7 @@ void Leases::restore(const upgrade::Leases& from) {
   }
   for (const upgrade::EndedLease& ended : from.to_report()) to_report_[ended.id()] = ended.serial();
   suspensions_.restore(from);
+  counters_.restore(from);
 }
 
 }  // namespace gpupool::server

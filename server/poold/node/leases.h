@@ -22,6 +22,7 @@
 #include "protocol/control/pool.pb.h"
 #include "protocol/lease/token.h"
 #include "server/poold/node/lease_suspensions.h"
+#include "server/poold/node/usage_counters.h"
 #include "server/poold/upgrade/state.pb.h"
 #include "server/tenants/tenants.h"
 
@@ -44,6 +45,7 @@ class Leases {
         move_sessions;
     std::function<std::chrono::milliseconds()> now;  // since 1970
     LeaseSuspensions::Host suspension = {};
+    UsageCounters::Host usage = {};
   };
   struct Admitted {
     std::string tenant;
@@ -83,10 +85,11 @@ class Leases {
   bool is_suspended(const std::string& lease) const;
   // A session of this tenant has not moved: tells the scheduler, if its lease moves.
   void migration_failed(const std::string& tenant, const std::string& reason);
+  UsageCounters& counters() { return counters_; }
   // Called after a session's end: soon checks which leases are over.
   void post_cleanup();
-  // Adds to the report: leases with sessions, leases that have ended since the last report, and the IDs of
-  // the keys that verify leases.
+  // Adds to the report: leases with sessions, leases that have ended since the last report, what leases have
+  // used, and the IDs of the keys that verify leases.
   void report(pool::NodeReport& out);
   size_t count() const { return entries_.size(); }
   // Number of ended leases of which no new session is admitted. Beyond the limit the oldest is forgotten, so
@@ -111,6 +114,7 @@ class Leases {
     Time expires{};
     quota::Quota quota;
     std::vector<uint32_t> gpus;
+    std::vector<std::string> labels;
     bool ending = false;
     std::string reason;
     bool moving = false;
@@ -140,6 +144,7 @@ class Leases {
   std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID
   std::function<void()> changed_;
   LeaseSuspensions suspensions_;
+  UsageCounters counters_;
   bool cleanup_posted_ = false;
   bool stopped_ = false;
 };

@@ -170,6 +170,14 @@ class HostileScheduler final : public pool::PoolAdmin::Service {
     tenant.set_configured(true);
     return Status::OK;
   }
+  Status GetUsage(ServerContext*, const pool::GetUsageRequest*, pool::GetUsageReply* reply) override {
+    reply->set_currency(kName);
+    reply->set_from_ms(INT64_MIN);
+    reply->set_to_ms(INT64_MAX);
+    reply->add_groups()->add_keys(kName);
+    reply->add_groups();  // with too few keys
+    return Status::OK;
+  }
   Status GetPolicy(ServerContext*, const pool::GetPolicyRequest*, pool::Policy* reply) override {
     return reply->set_placement(kName), Status::OK;
   }
@@ -267,6 +275,8 @@ TEST_CASE("control characters in texts from the scheduler are never printed") {
                                              {"tenants"},
                                              {"quota", "show"},
                                              {"policy", "show"},
+                                             {"usage"},
+                                             {"usage", "--csv"},
                                              {"drain", "n"},
                                              {"undrain", "n"},
                                              {"evict", "1"},

@@ -8,8 +8,6 @@ using namespace gpupool::scheduler;
 
 namespace {
 
-constexpr Time kHour = 3'600'000;
-
 // Registers node n2, which has gpu_uuid(2, 0) and falsely reports gpu_uuid(1, 0), a GPU of node n1.
 Stream attend_squatter(TestPool& pool, uint64_t boot = 2) {
   pool::NodeReport report = first_report(2, boot, 2);

@@ -24,7 +24,8 @@ namespace {
 
 // Each option that takes a value accepts at least one of these, which is not its default.
 const std::vector<std::string> kValues{
-    "7", "no", "yes", "log", "error", "json", "addresses", "4096", "64GiB", "tcp://127.0.0.1:9", "some-text"};
+    "7",        "100", "no", "yes", "log", "error", "json", "addresses", "4096", "64GiB", "tcp://127.0.0.1:9",
+    "some-text"};
 
 std::vector<std::string> names_in(const std::string& names) {
   return CLI::detail::split(names, ',');

@@ -1,5 +1,6 @@
 #include "server/poold/admin/metrics.h"
 
+#include "server/poold/admin/dcgm.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -94,4 +95,53 @@ TEST_CASE("metrics of a session disappear when it ends") {
   admin::Snapshot all = snapshot();
   all.clear_sessions();
   CHECK(metrics_text(all).find("session=\"7\"") == std::string::npos);
+}
+
+namespace {
+
+std::string dcgm_text(const admin::Snapshot& all) {
+  MetricsPage page;
+  add_dcgm_metrics(all, "host-1", page);
+  add_lease_labels(all, page);
+  return page.text();
+}
+
+admin::Tenant& add_lease(admin::Snapshot& all, const std::string& name, uint32_t gpu) {
+  admin::Tenant& tenant = *all.add_tenants();
+  tenant.set_name(name);
+  tenant.set_leased(true);
+  tenant.add_gpus(gpu);
+  return tenant;
+}
+
+}  // namespace
+
+TEST_CASE("sensors have the names, units and labels of dcgm-exporter") {
+  admin::Snapshot all = snapshot();
+  admin::Gpu& gpu = *all.mutable_gpus(0);
+  gpu.set_name("NVIDIA H200");
+  gpu.set_uuid("GPU-1");
+  gpu.set_pci_bus_id("0000:01:00.0");
+  CHECK(dcgm_text(all).find("DCGM_") == std::string::npos);  // without NVML
+  gpu.mutable_sensors()->mutable_sensors()->set_power_milliwatts(71'500);
+  gpu.mutable_sensors()->mutable_sensors()->set_energy_millijoules(12'345'678);
+  gpu.mutable_sensors()->set_memory_used_bytes(3ull << 30);
+  gpu.mutable_sensors()->set_driver_version("580.1");
+  add_lease(all, "a/1", 0).add_labels("namespace=ml");
+  all.mutable_tenants(1)->add_labels("pod=train-0");
+  all.mutable_tenants(1)->add_labels("podium=no");
+  const std::string labels =
+      "{gpu=\"0\",UUID=\"GPU-1\",pci_bus_id=\"0000:01:00.0\",device=\"nvidia0\",modelName=\"NVIDIA H200\","
+      "Hostname=\"host-1\",DCGM_FI_DRIVER_VERSION=\"580.1\"";
+  std::string text = dcgm_text(all);
+  INFO(text);
+  CHECK(has_line(text, "DCGM_FI_DEV_POWER_USAGE" + labels + ",namespace=\"ml\",pod=\"train-0\"} 71.5"));
+  CHECK(has_line(text, "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter"));
+  CHECK(has_line(
+      text, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" + labels + ",namespace=\"ml\",pod=\"train-0\"} 12345678"));
+  CHECK(has_line(text, "DCGM_FI_DEV_FB_USED" + labels + ",namespace=\"ml\",pod=\"train-0\"} 3072"));
+  CHECK(text.find("DCGM_FI_DEV_GPU_TEMP") == std::string::npos);  // not reported
+  CHECK(has_line(text, "gpupool_tenant_labels{tenant=\"a/1\",namespace=\"ml\",pod=\"train-0\"} 1"));
+  add_lease(all, "b/2", 0).add_labels("pod=other");  // which of them used it is unknown
+  CHECK(has_line(dcgm_text(all), "DCGM_FI_DEV_POWER_USAGE" + labels + "} 71.5"));
 }

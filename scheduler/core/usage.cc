@@ -1,0 +1,219 @@
+// Core: accounting of what leases use (docs/adr/0048-usage.md).
+//
+// What a lease holds is known here: accrue() must run before anything changes that decides it. What its
+// programs use is reported by nodes in counters that only grow; each report is compared with the counters
+// that are part of the lease's amounts already, so that a repeated one adds nothing.
+#include <algorithm>
+#include <iterator>
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+#include "scheduler/core/records.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr Time kLongestGap = 31 * kHoursOfDay * kHour;
+constexpr int kMostCounters = 4096;  // of one report
+constexpr Time kBetweenScans = 1000;
+constexpr size_t kFewLeases = 16;
+
+uint64_t beyond(uint64_t now, uint64_t before) {
+  return now > before ? now - before : 0;
+}
+
+// Returns the counters of this GPU, added if there are none.
+pool::GpuCounters& counters_of(const std::string& uuid, pool::LeaseCounters& all) {
+  for (pool::GpuCounters& gpu : *all.mutable_gpus()) {
+    if (gpu.uuid() == uuid) return gpu;
+  }
+  pool::GpuCounters& added = *all.add_gpus();
+  added.set_uuid(uuid);
+  return added;
+}
+
+// Returns "" if the GPU is unknown.
+std::string model_of(const Nodes& nodes, const std::string& node, const std::string& uuid) {
+  const auto found = nodes.find(node);
+  if (found == nodes.end()) return "";
+  for (const Gpu& gpu : found->second.gpus) {
+    if (gpu.uuid == uuid) return gpu.model;
+  }
+  return "";
+}
+
+std::string first_model_of(const Nodes& nodes, const std::string& node) {
+  const auto found = nodes.find(node);
+  return found == nodes.end() || found->second.gpus.empty() ? "" : found->second.gpus.front().model;
+}
+
+bool is_empty(const pool::UsageAmounts& amounts) {
+  return std::all_of(std::begin(pool::kUsageFields), std::end(pool::kUsageFields),
+                     [&](const pool::UsageField& field) { return field.get(amounts) == 0; });
+}
+
+}  // namespace
+
+pool::UsageAmounts count_gpu(const pool::GpuCounters& now, pool::GpuCounters& before) {
+  pool::UsageAmounts more;
+  more.set_gpu_nanoseconds(beyond(now.gpu_nanoseconds(), before.gpu_nanoseconds()));
+  more.set_used_memory_kib_ms(beyond(now.memory_kib_ms(), before.memory_kib_ms()));
+  more.set_energy_millijoules(beyond(now.energy_millijoules(), before.energy_millijoules()));
+  before.set_gpu_nanoseconds(std::max(now.gpu_nanoseconds(), before.gpu_nanoseconds()));
+  before.set_memory_kib_ms(std::max(now.memory_kib_ms(), before.memory_kib_ms()));
+  before.set_energy_millijoules(std::max(now.energy_millijoules(), before.energy_millijoules()));
+  return more;
+}
+
+pool::UsageAmounts count_bytes(const pool::LeaseCounters& now, pool::LeaseCounters& before) {
+  pool::UsageAmounts more;
+  more.set_bytes_from_client(beyond(now.bytes_from_client(), before.bytes_from_client()));
+  more.set_bytes_to_client(beyond(now.bytes_to_client(), before.bytes_to_client()));
+  before.set_bytes_from_client(std::max(now.bytes_from_client(), before.bytes_from_client()));
+  before.set_bytes_to_client(std::max(now.bytes_to_client(), before.bytes_to_client()));
+  return more;
+}
+
+void Core::begin_usage(Lease& lease, Time now) {
+  if (lease.usage.until != 0) return;  // restored
+  lease.usage.until = now;
+  lease.usage.hour = now / kHour;
+}
+
+// Adds what the lease holds during `time`. A part that its tenant's quota does not count is free of charge:
+// it is there for a move, or the lease is suspended.
+void Core::add_held(Lease& lease, int64_t day, Time time) {
+  if (!lease.counted || time <= 0) return;
+  Tenant& whose = tenant(lease.tenant);
+  for (const LeasePart& part : lease.parts) {
+    if (!part.counted || !part.allocated) continue;
+    for (const auto& share : part.shares) {
+      const Gpu& gpu = part.node->gpus[share.gpu];
+      pool::UsageAmounts more;
+      more.set_leased_milli_ms(share.amount.milli * static_cast<uint64_t>(time));
+      more.set_leased_memory_kib_ms(share.amount.memory / 1024 * static_cast<uint64_t>(time));
+      pool::add_amounts(more, lease.usage.open[{part.node->name(), gpu.model}]);
+      whose.spending.add(day, gpu.model, more);
+      dirty_spending_.insert(whose.name);
+    }
+  }
+}
+
+// Brings the lease's amounts up to now. Call it before the lease's parts, or whether they count, change.
+void Core::accrue(Lease& lease, Time now) {
+  LeaseUsage& usage = lease.usage;
+  if (now - usage.until > kLongestGap) {
+    note("usage_cut",
+         {{"lease", lease::hexadecimal(lease.id)},
+          {"reason", "its usage was last stored more than 31 days ago, or a scheduler's clock is wrong"}},
+         Note::Level::warning);
+    usage.until = now - kLongestGap;
+  }
+  while (usage.until < now) {
+    begin_hour(lease, usage.until / kHour);
+    const Time end = std::min(now, (usage.hour + 1) * kHour);
+    add_held(lease, usage.hour / kHoursOfDay, end - usage.until);
+    usage.until = end;
+  }
+  for (auto& [node, process] : usage.processes) count_reported(lease, node);
+  dirty_leases_.insert(lease.id);
+}
+
+// Writes the row of the hour before. An hour never comes again: the lease's time does not go back.
+void Core::begin_hour(Lease& lease, int64_t hour) {
+  if (hour <= lease.usage.hour) return;
+  write_hour(lease);
+  lease.usage.hour = hour;
+}
+
+void Core::write_hour(Lease& lease) {
+  if (lease.usage.open.empty()) return;
+  effects_.writes.push_back(
+      {usage_row_key(lease.usage.hour, lease.id), usage_row(lease).SerializeAsString()});
+  lease.usage.open.clear();
+}
+
+// Adds what the node has reported and is not counted yet.
+void Core::count_reported(Lease& lease, const std::string& node) {
+  LeaseUsage::Process& process = lease.usage.processes.at(node);
+  const auto add = [&](const std::string& model, const pool::UsageAmounts& more) {
+    if (!is_empty(more)) pool::add_amounts(more, lease.usage.open[{node, model}]);
+  };
+  std::string model = first_model_of(nodes_, node);
+  for (const pool::GpuCounters& gpu : process.reported.gpus()) {
+    model = model_of(nodes_, node, gpu.uuid());
+    add(model, count_gpu(gpu, counters_of(gpu.uuid(), process.counted)));
+  }
+  // Bytes are those of a session, not of a GPU: they go to one of the models that it used.
+  add(model, count_bytes(process.reported, process.counted));
+}
+
+// Takes the counters of a report, and has the node forget those that are complete once they are stored. A
+// lease that is unknown has ended, with all that this node could still say counted, or was never here.
+void Core::take_counters(Node& node, const pool::NodeReport& report, Time now) {
+  node.counters_recorded.clear();
+  if (!node.distrust_reason.empty()) return;
+  for (int i = 0; i < report.counters_size() && i < kMostCounters; ++i) {
+    const pool::LeaseCounters& told = report.counters(i);
+    if (told.lease().size() != lease::kIdBytes) continue;
+    Lease* const lease = leases_.find(told.lease());
+    const bool was_here =
+        lease && (node.leases.contains(lease->id) || lease->usage.processes.contains(node.name()));
+    if (was_here) take_counters(*lease, node, told);
+    if (!told.complete()) continue;
+    if (was_here) accrue(*lease, now);
+    pool::CountersRecorded& recorded = node.counters_recorded.emplace_back();
+    recorded.set_lease(told.lease());
+    recorded.set_record(told.record());
+    recorded.set_revision(told.revision());
+  }
+}
+
+void Core::take_counters(Lease& lease, const Node& node, const pool::LeaseCounters& told) {
+  LeaseUsage::Process& process = lease.usage.processes[node.name()];
+  if (process.boot != node.boot() || process.counted.record() != told.record()) {
+    count_reported(lease, node.name());  // the last of the earlier record
+    dirty_leases_.insert(lease.id);
+    process = {.boot = node.boot(), .counted = {}, .reported = {}};
+    process.counted.set_record(told.record());
+  }
+  process.reported.Clear();
+  process.reported.set_bytes_from_client(told.bytes_from_client());
+  process.reported.set_bytes_to_client(told.bytes_to_client());
+  for (const pool::GpuCounters& gpu : told.gpus()) {
+    const auto is_it = [&](const Gpu& has) { return has.uuid == gpu.uuid(); };
+    const bool known = std::any_of(node.gpus.begin(), node.gpus.end(), is_it);
+    if (known) counters_of(gpu.uuid(), process.reported) = gpu;
+  }
+}
+
+// Has the amounts of each lease stored from time to time: not of all leases in one transaction.
+void Core::tick_usage(Time now) {
+  if (now < usage_at_) return;
+  const Time interval = policy_.usage_ms();
+  usage_at_ = now + std::min(kBetweenScans, interval);
+  size_t left = kFewLeases + leases_.all().size() * static_cast<size_t>(kBetweenScans) * 2 /
+                                 static_cast<size_t>(std::max(kBetweenScans, interval));
+  for (auto& [id, lease] : leases_.all()) {
+    if (now - lease.usage.until < interval) continue;
+    accrue(lease, now);
+    if (--left == 0) break;
+  }
+  check_budgets(now);
+}
+
+void Core::accrue_all(Time now) {
+  for (auto& [id, lease] : leases_.all()) accrue(lease, now);
+}
+
+void Core::write_also(std::vector<Write> writes) {
+  for (Write& write : writes) effects_.writes.push_back(std::move(write));
+}
+
+void Core::view_open_usage(const std::function<void(int64_t hour, const pool::UsageRow& row)>& visit) const {
+  for (const auto& [id, lease] : leases_.all()) {
+    if (!lease.usage.open.empty()) visit(lease.usage.hour, usage_row(lease));
+  }
+}
+
+}  // namespace gpupool::scheduler

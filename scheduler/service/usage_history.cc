@@ -1,0 +1,259 @@
+#include "scheduler/service/usage_history.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "common/log/log.h"
+#include "common/text/dates.h"
+#include "protocol/lease/token.h"
+#include "scheduler/core/records.h"
+#include "scheduler/core/records.pb.h"
+#include "scheduler/service/admin_calls.h"
+#include "scheduler/service/streams.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr std::chrono::minutes kCleanUpEvery{10};
+constexpr std::chrono::milliseconds kBetweenDays{100};  // while there is more to clean up
+constexpr Time kDay = kHoursOfDay * kHour;
+
+Error no_leader() {
+  return {ErrorCode::unavailable, "this scheduler is no longer the leader"};
+}
+
+// Returns the hour in a key of a row; nothing if it is no such key.
+std::optional<int64_t> hour_in(const std::string& key, int64_t day) {
+  const size_t at = std::string_view(kUsageHourPrefix).size() + std::string_view("2026-11-29/").size();
+  if (key.size() < at + 2) return std::nullopt;
+  const int tens = key[at] - '0', ones = key[at + 1] - '0';
+  if (tens < 0 || tens > 2 || ones < 0 || ones > 9) return std::nullopt;
+  return day * kHoursOfDay + tens * 10 + ones;
+}
+
+grpc::Status status_of_query(const Error& error) {
+  const auto code = error.code == ErrorCode::invalid ? grpc::StatusCode::INVALID_ARGUMENT
+                    : error.code == ErrorCode::limit ? grpc::StatusCode::RESOURCE_EXHAUSTED
+                                                     : grpc::StatusCode::UNAVAILABLE;
+  return {code, error.message};
+}
+
+}  // namespace
+
+struct UsageHistory::Query {
+  UsageSum sum;
+  Answered answered;
+  int64_t from_ms, to_ms;
+  // Hours that are not over, of leases as they were when the query came: by hour and lease. A row of the
+  // store takes the place of one whose hour ended meanwhile.
+  std::map<std::pair<int64_t, std::string>, pool::UsageRow> open;
+  Days days;
+  int64_t day = 0;  // the next one to read
+  std::optional<Error> failure;
+
+  bool has_hour(int64_t hour) const { return hour * kHour >= from_ms && hour * kHour < to_ms; }
+  void add(int64_t begin_ms, bool whole_day, const pool::UsageRow& row) {
+    if (failure) return;
+    if (const auto added = sum.add(begin_ms, whole_day, row); !added) failure = added.error();
+  }
+};
+
+UsageHistory::UsageHistory(Engine& engine, UsageLimits limits)
+    : engine_(engine), limits_(limits), timer_(engine.context()) {}
+
+int64_t UsageHistory::today() const {
+  return engine_.now() / kDay;
+}
+
+void UsageHistory::read_days(std::function<void(Result<Days>)> read) {
+  engine_.read(kUsageDaysKey, [this, read = std::move(read)](const Result<std::vector<Entry>>& entries) {
+    if (!entries) return read(entries.error());
+    if (entries->empty()) return read(Days{today(), today()});
+    UsageDaysRecord record;
+    if (!record.ParseFromString(entries->front().second))
+      return read(Error{ErrorCode::unavailable,
+                        std::string("the store's record '") + kUsageDaysKey + "' cannot be parsed"});
+    read(Days{record.first(), record.detailed_from()});
+  });
+}
+
+void UsageHistory::query(const pool::GetUsageRequest& request, Answered answered) {
+  auto sum = UsageSum::make(request, engine_.callers().prices());
+  if (!sum) return answered(sum.error());
+  if (request.from_ms() < 0 || request.from_ms() >= request.to_ms())
+    return answered(Error{ErrorCode::invalid, "the time from which to count must be before its end"});
+  const auto query = std::make_shared<Query>(Query{.sum = std::move(*sum),
+                                                   .answered = std::move(answered),
+                                                   .from_ms = request.from_ms(),
+                                                   .to_ms = request.to_ms(),
+                                                   .open = {},
+                                                   .days = {},
+                                                   .failure = {}});
+  if (cleaning_)
+    waiting_.push_back(query);
+  else
+    begin(query);
+}
+
+// A day must not be summed up between the reading of which days there are and that of its rows.
+void UsageHistory::begin(const std::shared_ptr<Query>& query) {
+  if (!engine_.leads() || engine_.stopping()) return query->answered(no_leader());
+  ++queries_;
+  query->answered = [this, answered = std::move(query->answered)](Result<pool::GetUsageReply> answer) {
+    --queries_;
+    answered(std::move(answer));
+  };
+  engine_.core().accrue_all(engine_.now());
+  engine_.core().view_open_usage([&](int64_t hour, const pool::UsageRow& row) {
+    if (query->has_hour(hour)) query->open[{hour, row.lease()}] = row;
+  });
+  engine_.flush([this, query](bool stored) {
+    if (!stored) return query->answered(no_leader());
+    read_days([this, query](const Result<Days>& days) {
+      if (!days) return query->answered(days.error());
+      query->days = *days;
+      query->day = std::max(query->from_ms / kDay, days->first);
+      read_day(query);
+    });
+  });
+}
+
+void UsageHistory::read_day(std::shared_ptr<Query> query) {
+  if (!engine_.leads()) return query->answered(no_leader());
+  if (query->failure) return query->answered(*query->failure);
+  const int64_t day = query->day++;
+  if (day > today() || day * kDay >= query->to_ms) return finish(*query);
+  if (day >= query->days.detailed_from)
+    return read_rows(query, day, false, [this, query] { read_day(query); });
+  query->from_ms = std::min(query->from_ms, day * kDay);
+  query->to_ms = std::max(query->to_ms, (day + 1) * kDay);
+  read_rows(query, day, true, [this, query] { read_day(query); });
+}
+
+void UsageHistory::read_rows(const std::shared_ptr<Query>& query, int64_t day, bool whole_day,
+                             std::function<void()> next) {
+  const std::string prefix = (whole_day ? kUsageDayPrefix : kUsageHourPrefix) + day_text(day) + "/";
+  engine_.read(prefix, [query, day, whole_day,
+                        next = std::move(next)](const Result<std::vector<Entry>>& entries) {
+    if (!entries) return query->answered(entries.error());
+    for (const auto& [key, value] : *entries) {
+      const auto hour = whole_day ? std::optional(day * kHoursOfDay) : hour_in(key, day);
+      pool::UsageRow row;
+      if (!hour || !row.ParseFromString(value)) {
+        query->failure = Error{ErrorCode::unavailable, "the store's record '" + key + "' cannot be parsed"};
+        break;
+      }
+      if (!whole_day && !query->has_hour(*hour)) continue;
+      query->open.erase({*hour, row.lease()});
+      query->add(*hour * kHour, whole_day, row);
+    }
+    next();
+  });
+}
+
+void UsageHistory::finish(Query& query) {
+  for (const auto& [where, row] : query.open) query.add(where.first * kHour, false, row);
+  if (query.failure) return query.answered(*query.failure);
+  pool::GetUsageReply reply = query.sum.reply();
+  reply.set_from_ms(query.from_ms);
+  reply.set_to_ms(query.to_ms);
+  query.answered(std::move(reply));
+}
+
+grpc::ServerGenericBidiReactor* UsageHistory::new_call(grpc::CallbackServerContext& context) {
+  using Call = UnaryAdminCall<pool::GetUsageRequest, pool::GetUsageReply>;
+  return new Call(engine_, context,
+                  [this](grpc::CallbackServerContext& from, const pool::GetUsageRequest& request,
+                         pool::GetUsageReply& reply, const Call::Finish& finish) {
+                    const grpc::Status status = check_operator(engine_, from);
+                    if (!status.ok()) return finish(status);
+                    query(request, [&reply, finish](Result<pool::GetUsageReply> answer) {
+                      if (!answer) return finish(status_of_query(answer.error()));
+                      reply = std::move(*answer);
+                      finish(grpc::Status::OK);
+                    });
+                  });
+}
+
+void UsageHistory::start() {
+  clean_up_after(kBetweenDays);
+}
+
+void UsageHistory::stop() {
+  stopped_ = true;
+  timer_.cancel();
+  for (const auto& query : std::exchange(waiting_, {})) query->answered(no_leader());
+}
+
+void UsageHistory::clean_up_after(std::chrono::milliseconds time) {
+  cleaning_ = false;
+  for (const auto& query : std::exchange(waiting_, {})) begin(query);
+  if (stopped_) return;
+  timer_.expires_after(time);
+  timer_.async_wait([this](const asio::error_code& status) {
+    if (!status && !stopped_) clean_up();
+  });
+}
+
+// Handles the oldest day that is too old, one at a time.
+void UsageHistory::clean_up() {
+  if (!engine_.leads() || engine_.stopping() || queries_ > 0) return clean_up_after(std::chrono::seconds(1));
+  cleaning_ = true;
+  read_days([this](const Result<Days>& days) {
+    if (!days || !engine_.leads()) return clean_up_after(kCleanUpEvery);
+    if (days->first < today() - int64_t{limits_.keep_days}) return remove_day(*days);
+    if (days->detailed_from < today() - int64_t{limits_.detail_days}) return sum_up(*days);
+    if (days->first == today()) return store({}, *days, kCleanUpEvery);  // it may be the store's first day
+    clean_up_after(kCleanUpEvery);
+  });
+}
+
+// Reads the rows of a day, and stores what `change` makes of it. Cleans up again later if that fails.
+void UsageHistory::replace_day(const std::string& prefix,
+                               std::function<Days(const std::vector<Entry>&, std::vector<Write>&)> change) {
+  engine_.read(prefix, [this, change = std::move(change)](const Result<std::vector<Entry>>& entries) {
+    if (!entries || !engine_.leads()) return clean_up_after(kCleanUpEvery);
+    std::vector<Write> writes;
+    for (const auto& [key, value] : *entries) writes.push_back({key, std::nullopt});
+    const Days days = change(*entries, writes);
+    store(std::move(writes), days, kBetweenDays);
+  });
+}
+
+// Replaces the rows of the first detailed day by sums.
+void UsageHistory::sum_up(Days days) {
+  const std::string day = day_text(days.detailed_from) + "/";
+  replace_day(
+      kUsageHourPrefix + day, [days, day](const std::vector<Entry>& entries, std::vector<Write>& writes) {
+        UsageDay sums;
+        for (const auto& [key, value] : entries) {
+          pool::UsageRow row;
+          if (row.ParseFromString(value)) sums.add(row);
+        }
+        uint64_t number = 0;
+        for (const pool::UsageRow& row : sums.rows())
+          writes.push_back({kUsageDayPrefix + day + std::to_string(++number), row.SerializeAsString()});
+        return Days{days.first, days.detailed_from + 1};
+      });
+}
+
+void UsageHistory::remove_day(Days days) {
+  const bool detailed = days.first >= days.detailed_from;
+  replace_day((detailed ? kUsageHourPrefix : kUsageDayPrefix) + day_text(days.first) + "/",
+              [days](const std::vector<Entry>&, std::vector<Write>&) {
+                return Days{days.first + 1, std::max(days.detailed_from, days.first + 1)};
+              });
+}
+
+// In one transaction, so that no row counts twice.
+void UsageHistory::store(std::vector<Write> writes, Days days, std::chrono::milliseconds next) {
+  UsageDaysRecord record;
+  record.set_first(days.first);
+  record.set_detailed_from(days.detailed_from);
+  writes.push_back({kUsageDaysKey, record.SerializeAsString()});
+  engine_.core().write_also(std::move(writes));
+  engine_.flush([this, next](bool stored) { clean_up_after(stored ? next : kCleanUpEvery); });
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,271 @@
+// Tests of accounting in the core: what leases hold, what nodes report, and that neither is lost or counted
+// twice when the scheduler crashes.
+#include "tests/scheduler/core/moving_pool.h"
+#include "tests/scheduler/core/suspending_pool.h"
+#include "tests/scheduler/core/usage_pool.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+
+namespace {
+
+constexpr Time kSecondMs = 1000;
+
+// Lets time pass in which the node reports a session of the lease.
+void run(TestPool& pool, Stream node, const LeaseId& lease, Time time) {
+  for (; time > 0; time -= kSecondMs) {
+    pool.pass(kSecondMs);
+    pool.report(node, {{lease, 1}});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a lease is charged for its share from the grant until its node has confirmed the end") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 1);
+  const Stream holder = pool.request(ask(1, 250, 4 * kGiB));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.pass(10 * kSecondMs);
+  pool.core->release(holder, pool.now);
+  pool.settle();
+  pool.pass(2 * kSecondMs);
+  pool.report(node, {{id, 0}});
+  pool.pass(100 * kSecondMs);
+  const auto used = used_by(pool);
+  CHECK(used.leased_milli_ms() == 250 * 12 * kSecondMs);
+  CHECK(used.leased_memory_kib_ms() == 4 * kGiB / 1024 * 12 * kSecondMs);
+  CHECK(used_by(pool, "b").leased_milli_ms() == 0);
+}
+
+TEST_CASE("the row of an hour is written when the hour or the lease is over") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 1);
+  pool.now = 10 * kHour - 5 * kSecondMs;
+  pool.report(node);
+  pool::Request request = ask(1);
+  request.set_user("ada");
+  request.add_labels("job=7");
+  const Stream holder = pool.request(request);
+  const LeaseId id = pool.grant(holder)->lease;
+  run(pool, node, id, 4 * kSecondMs);
+  CHECK(rows(pool) == 0);
+  run(pool, node, id, 70 * kSecondMs);  // the usage is stored once a minute
+  REQUIRE(rows(pool) == 1);
+  pool::UsageRow row;
+  REQUIRE(row.ParseFromString(pool.store.at(usage_row_key(9, id))));
+  CHECK(row.user() == "ada");
+  CHECK(row.labels(0) == "job=7");
+  REQUIRE(row.parts_size() == 1);
+  CHECK(row.parts(0).node() == "n1");
+  CHECK(row.parts(0).model() == "A100");
+  CHECK(row.parts(0).amounts().leased_milli_ms() == 1000 * 5 * kSecondMs);
+  CHECK(used_by(pool).leased_milli_ms() == 1000 * 74 * kSecondMs);
+}
+
+TEST_CASE("usage rows have keys in the order of time") {
+  const LeaseId id(16, '\x2a');
+  CHECK(usage_row_key(0, id) == "usage/hour/1970-01-01/00/" + lease::hexadecimal(id));
+  CHECK(usage_row_key(20'786 * 24 + 9, id).starts_with("usage/hour/2026-11-29/09/"));
+}
+
+TEST_CASE("a crash of the scheduler neither loses nor repeats what a lease holds") {
+  TestPool pool;
+  Stream node = pool.register_node(1, 1, 1);
+  const Stream holder = pool.request(ask(1, 500));
+  const LeaseId id = pool.grant(holder)->lease;
+  SECTION("before the first interval") {
+    pool.now += 30 * kSecondMs;
+  }
+  SECTION("at once after a stored interval") {
+    run(pool, node, id, 61 * kSecondMs);
+  }
+  SECTION("in another hour") {
+    pool.now += 3 * kHour + 1;
+  }
+  const Time granted = 1'000'000;
+  for (int crashes = 0; crashes < 3; ++crashes) {
+    node = crash(pool);
+    pool.report(node, {{id, 1}});
+    pool.now += 7 * kSecondMs;
+  }
+  CHECK(used_by(pool).leased_milli_ms() == 500u * static_cast<uint64_t>(pool.now - granted));
+  CHECK(used_by(pool).leased_milli_ms() == 500u * static_cast<uint64_t>(pool.now - granted));
+}
+
+TEST_CASE("a leader whose clock is behind the former leader's charges nothing twice") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 1);
+  run(pool, node, pool.grant(pool.request(ask(1)))->lease, 61 * kSecondMs);
+  const auto before = used_by(pool).leased_milli_ms();
+  pool.now -= 20 * kSecondMs;
+  crash(pool);
+  CHECK(used_by(pool).leased_milli_ms() == before);
+  pool.now += 20 * kSecondMs;
+  CHECK(used_by(pool).leased_milli_ms() == before);
+  pool.now += 5 * kSecondMs;
+  CHECK(used_by(pool).leased_milli_ms() == before + 1000 * 5 * kSecondMs);
+}
+
+TEST_CASE("a scheduler's clock that is years ahead is noted, and charges at most 31 days") {
+  TestPool pool;
+  pool.register_node(1, 1, 1);
+  pool.request(ask(1));
+  pool.now += 5 * 365 * 24 * kHour;
+  crash(pool);
+  CHECK(used_by(pool).leased_milli_ms() == uint64_t{1000} * 31 * 24 * kHour);
+  CHECK(pool.count("usage_cut") == 1);
+}
+
+TEST_CASE("repeated counters add nothing") {
+  TestPool pool;
+  Stream node = pool.register_node(1, 1, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  Counters counters{.lease = id, .nanoseconds = 5'000, .memory = 70, .bytes = 9};
+  report_counters(pool, node, counters);
+  report_counters(pool, node, counters);
+  CHECK(used_by(pool).gpu_nanoseconds() == 5'000);
+  node = crash(pool);
+  report_counters(pool, node, counters);
+  counters.nanoseconds = 8'000;
+  report_counters(pool, node, counters);
+  node = crash(pool);  // before the last report was stored
+  CHECK(used_by(pool).gpu_nanoseconds() == 5'000);
+  report_counters(pool, node, counters);
+  const auto used = used_by(pool);
+  CHECK(used.gpu_nanoseconds() == 8'000);
+  CHECK(used.used_memory_kib_ms() == 70);
+  CHECK(used.bytes_from_client() == 9);
+}
+
+TEST_CASE("bytes count also without GPU time") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  pool::NodeReport told;
+  told.set_ready(true);
+  told.set_now_ms(pool.now);
+  pool::LeaseCounters& counters = *told.add_counters();
+  counters.set_lease(id);
+  counters.set_record(1);
+  counters.set_bytes_to_client(77);
+  pool.core->report(node, told, pool.now);
+  CHECK(used_by(pool).bytes_to_client() == 77);
+  pool.core->report(node, told, pool.now);
+  CHECK(used_by(pool).bytes_to_client() == 77);
+}
+
+TEST_CASE("complete counters are confirmed, and are stored with the lease before") {
+  TestPool pool;
+  Stream node = pool.register_node(1, 1, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  Counters counters{.lease = id, .revision = 2, .nanoseconds = 5'000, .complete = true};
+  report_counters(pool, node, counters);
+  REQUIRE(pool.orders(node).recorded_size() == 1);
+  CHECK(pool.orders(node).recorded(0).lease() == id);
+  CHECK(pool.orders(node).recorded(0).revision() == 2);
+  node = crash(pool);
+  CHECK(used_by(pool).gpu_nanoseconds() == 5'000);
+  // The confirmation was lost: the node repeats the counters.
+  report_counters(pool, node, counters);
+  CHECK(used_by(pool).gpu_nanoseconds() == 5'000);
+  CHECK(pool.orders(node).recorded_size() == 1);
+  // It has forgotten them, and a session of the lease begins again.
+  counters = {.lease = id, .record = 2, .nanoseconds = 300};
+  report_counters(pool, node, counters);
+  CHECK(pool.orders(node).recorded_size() == 0);
+  CHECK(used_by(pool).gpu_nanoseconds() == 5'300);
+}
+
+TEST_CASE("the last counters of a lease come with its end, and once more changes nothing") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const LeaseId id = pool.grant(holder)->lease;
+  Counters counters{.lease = id, .nanoseconds = 5'000};
+  report_counters(pool, node, counters);
+  pool.core->release(holder, pool.now);
+  pool.settle();
+  counters = {.lease = id, .revision = 2, .nanoseconds = 6'000, .complete = true};
+  report_counters(pool, node, counters, 0);
+  CHECK(!pool.core->view_lease(id));
+  CHECK(pool.orders(node).recorded_size() == 1);
+  CHECK(rows(pool) == 1);
+  report_counters(pool, node, counters, 0);
+  CHECK(pool.orders(node).recorded_size() == 1);  // or it would be repeated for ever
+  CHECK(used_by(pool).gpu_nanoseconds() == 6'000);
+}
+
+TEST_CASE("a node cannot charge leases of other nodes, unknown GPUs, or less than before") {
+  TestPool pool;
+  const Stream first = pool.register_node(1, 1, 1);
+  const Stream second = pool.register_node(2, 2, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  REQUIRE(pool.where(*pool.grant(2 + 1)) == "n1:0");
+  report_counters(pool, second, {.lease = id, .nanoseconds = 1'000'000}, 1, 2);
+  CHECK(used_by(pool).gpu_nanoseconds() == 0);
+  report_counters(pool, first, {.lease = id, .nanoseconds = 1'000'000}, 1,
+                  7);  // the UUID of another node's GPU
+  CHECK(used_by(pool).gpu_nanoseconds() == 0);
+  report_counters(pool, first, {.lease = id, .nanoseconds = 500});
+  report_counters(pool, first, {.lease = id, .nanoseconds = 100});
+  report_counters(pool, first, {.lease = id, .nanoseconds = 600});
+  CHECK(used_by(pool).gpu_nanoseconds() == 600);
+  report_counters(pool, first, {.lease = "short", .nanoseconds = 600});
+  CHECK(used_by(pool).gpu_nanoseconds() == 600);
+}
+
+TEST_CASE("a lease that moves is charged once") {
+  MovingPool pool({1, 1});
+  pool.pass_with({{1, 1}, {2, 0}}, 10 * kSecondMs);
+  REQUIRE(pool.move("n2"));
+  pool.pass_with({{1, 1}, {2, 1}}, 5 * kSecondMs);
+  report_counters(pool, pool.nodes.at(1), {.lease = pool.lease, .nanoseconds = 40, .complete = true}, 0);
+  pool.pass_with({{1, 0}, {2, 1}}, 20 * kSecondMs);
+  report_counters(pool, pool.nodes.at(2), {.lease = pool.lease, .nanoseconds = 2}, 1, 2);
+  const auto used = used_by(pool);
+  CHECK(used.leased_milli_ms() == 1000 * 35 * kSecondMs);
+  CHECK(used.gpu_nanoseconds() == 42);
+  pool::UsageRow row;
+  pool.core->view_open_usage([&](int64_t, const pool::UsageRow& open) { row = open; });
+  REQUIRE(row.parts_size() == 2);
+  CHECK(row.parts(0).amounts().leased_milli_ms() == 1000 * 15 * kSecondMs);
+  CHECK(row.parts(1).node() == "n2");
+}
+
+TEST_CASE("a suspended lease is not charged") {
+  SuspendingPool pool({1});
+  const Stream holder = pool.ask_for(1, lease::NORMAL);
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.now += 10 * kSecondMs;
+  REQUIRE(pool.core->suspend_lease(lease::hexadecimal(id), pool.now));
+  pool.settle();
+  pool.report_on(1, Answer::SUSPENDED);
+  REQUIRE(pool.core->view_lease(id)->suspension().state() == pool::LeaseStandstill::SUSPENDED);
+  pool.now += 1000 * kSecondMs;
+  CHECK(used_by(pool).leased_milli_ms() == 1000 * 10 * kSecondMs);
+}
+
+TEST_CASE("the usage of many leases is stored in several transactions, and soon") {
+  TestPool pool;
+  const Stream node = pool.register_node(1, 1, 16);
+  std::vector<std::pair<LeaseId, uint32_t>> uses;
+  for (int i = 0; i < 160; ++i) {
+    pool::Request request = ask(1, 100);
+    const Stream stream = pool.request(request);
+    REQUIRE(pool.grant(stream));
+    uses.emplace_back(pool.grant(stream)->lease, 1);
+  }
+  std::map<std::string, int> times;
+  for (int second = 0; second < 90; ++second) {
+    pool.now += kSecondMs;
+    pool.core->tick(pool.now);
+    pool.core->schedule(pool.now);
+    const Effects effects = pool.core->take(pool.now);
+    CHECK(effects.writes.size() < 40);
+    for (const Write& write : effects.writes) times[write.key] += write.key.starts_with("lease/");
+    pool.write(effects);
+    pool.report(node, uses);
+  }
+  for (const auto& [id, sessions] : uses) CHECK(times[lease_key(id)] > 0);
+}
