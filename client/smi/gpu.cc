@@ -87,12 +87,9 @@ class Reader {
   }
 
   void sensors() {
-    const auto number = [this](const char* name, nvmlReturn_t result, unsigned value) {
-      if (ok(result)) set(name, std::to_string(value));
-    };
     unsigned value = 0;
     const auto read = [&](const char* name, auto function, auto... more) {
-      number(name, function(device_, more..., &value), value);
+      if (ok(function(device_, more..., &value))) set(name, std::to_string(value));
     };
     read("temperature.gpu", api_.nvmlDeviceGetTemperature, 0u);
     read("fan.speed", api_.nvmlDeviceGetFanSpeed);
