@@ -51,8 +51,8 @@ struct Spending {
 
 // Limits that replace others at some times.
 struct QuotaWindow {
-  std::function<bool(Time now)> applies;
-  pool::TenantQuota quota;  // only the fields that it replaces
+  std::function<bool(Time now)> applies;  // at a time of the wall clock
+  pool::TenantQuota quota;                // only the fields that it replaces
 };
 
 std::string spending_record(const Spending& spending);  // SpendingRecord

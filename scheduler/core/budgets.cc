@@ -98,7 +98,7 @@ void Core::check_budgets(Time now) {
 }
 
 void Core::check_budgets(Tenant& whose, Time now) {
-  const int64_t day = now / (kHoursOfDay * kHour);
+  const int64_t day = calendar(now) / (kHoursOfDay * kHour);
   std::string wait_because, stop_because;
   for (const Budget& budget : whose.budgets) {
     const double spent = whose.spending.spent(budget, prices_, day);
@@ -135,7 +135,7 @@ void Core::check_budgets(Tenant& whose, Time now) {
 void Core::check_windows(Time now) {
   for (auto& [name, whose] : tenants_) {
     std::vector<bool> apply;
-    for (const QuotaWindow& window : whose.windows) apply.push_back(window.applies(now));
+    for (const QuotaWindow& window : whose.windows) apply.push_back(window.applies(calendar(now)));
     if (apply == whose.windows_applied) continue;
     whose.windows_applied = std::move(apply);
     whose.combine();
@@ -148,7 +148,7 @@ void Core::check_windows(Time now) {
 }
 
 void Core::view_budgets(const Tenant& whose, Time now, pool::TenantState& out) const {
-  const int64_t day = now / (kHoursOfDay * kHour);
+  const int64_t day = calendar(now) / (kHoursOfDay * kHour);
   for (const Budget& budget : whose.budgets) {
     pool::BudgetState& view = *out.add_budgets();
     view.set_period(kPeriodNames[static_cast<int>(budget.period)]);

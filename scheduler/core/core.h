@@ -51,8 +51,14 @@ class Core {
   // Sets the id of the key that lease tokens are signed with. Nodes that report other keys only are fenced.
   // Call once, before any other member.
   void sign_with(std::string key_id) { key_id_ = std::move(key_id); }
+  // Sets the wall clock's distance from the core's clock. Call before restore(). Quotas by time of day,
+  // budgets' periods and the hours of usage follow the wall clock.
+  void set_calendar(Time offset) { calendar_offset_ = offset; }
+  // The wall clock was set: `step` is how much further ahead of the core's clock it is now. No lease is
+  // charged for the step.
+  void clock_stepped(Time step, Time now);
   // Restores the state from all records of the store. Call once, after sign_with() and before any other
-  // member. ErrorCode::invalid names the key of the unusable record.
+  // member but set_calendar(). ErrorCode::invalid names the key of the unusable record.
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
   // Replaces the list of configured tenants. Call at the start and after each change of the configuration.
   void configure(const std::vector<ConfiguredTenant>& tenants, Time now);
@@ -237,6 +243,7 @@ class Core {
   pool::NodeOrders orders(const Node& node, Time now) const;
 
   // Usage (usage.cc).
+  Time calendar(Time now) const { return now + calendar_offset_; }  // milliseconds since 1970
   void begin_usage(Lease& lease, Time now);
   void accrue(Lease& lease, Time now);
   void begin_hour(Lease& lease, int64_t hour);
@@ -343,6 +350,7 @@ class Core {
   Time defragment_tick_at_ = 0;
   std::map<std::string, Stream> blocked_;  // tenant -> its first request that exceeds its quota
   Time usage_at_ = 0;                      // when tick_usage() looks for usage to store
+  Time calendar_offset_ = 0;
   uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now
   bool dirty_ = false;     // schedule() has something to do
   bool places_changed_ = false;

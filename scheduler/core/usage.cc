@@ -1,6 +1,7 @@
 // Core: accounting of what leases use (docs/adr/0048-usage.md).
 //
-// What a lease holds is known here: accrue() must run before anything changes that decides it. What its
+// What a lease holds is known here: accrue() must run before anything changes that decides it. How long is
+// measured by the core's clock, which never jumps; the wall clock says in which hour that was. What its
 // programs use is reported by nodes in counters that only grow; each report is compared with the counters
 // that are part of the lease's amounts already, so that a repeated one adds nothing.
 #include <algorithm>
@@ -76,8 +77,8 @@ pool::UsageAmounts count_bytes(const pool::LeaseCounters& now, pool::LeaseCounte
 
 void Core::begin_usage(Lease& lease, Time now) {
   if (lease.usage.until != 0) return;  // restored
-  lease.usage.until = now;
-  lease.usage.hour = now / kHour;
+  lease.usage.until = calendar(now);
+  lease.usage.hour = lease.usage.until / kHour;
 }
 
 // Adds what the lease holds during `time`. A part that its tenant's quota does not count is free of charge:
@@ -102,16 +103,17 @@ void Core::add_held(Lease& lease, int64_t day, Time time) {
 // Brings the lease's amounts up to now. Call it before the lease's parts, or whether they count, change.
 void Core::accrue(Lease& lease, Time now) {
   LeaseUsage& usage = lease.usage;
-  if (now - usage.until > kLongestGap) {
+  const Time until = calendar(now);
+  if (until - usage.until > kLongestGap) {
     note("usage_cut",
          {{"lease", lease::hexadecimal(lease.id)},
           {"reason", "its usage was last stored more than 31 days ago, or a scheduler's clock is wrong"}},
          Note::Level::warning);
-    usage.until = now - kLongestGap;
+    usage.until = until - kLongestGap;
   }
-  while (usage.until < now) {
+  while (usage.until < until) {
     begin_hour(lease, usage.until / kHour);
-    const Time end = std::min(now, (usage.hour + 1) * kHour);
+    const Time end = std::min(until, (usage.hour + 1) * kHour);
     add_held(lease, usage.hour / kHoursOfDay, end - usage.until);
     usage.until = end;
   }
@@ -195,7 +197,7 @@ void Core::tick_usage(Time now) {
   size_t left = kFewLeases + leases_.all().size() * static_cast<size_t>(kBetweenScans) * 2 /
                                  static_cast<size_t>(std::max(kBetweenScans, interval));
   for (auto& [id, lease] : leases_.all()) {
-    if (now - lease.usage.until < interval) continue;
+    if (calendar(now) - lease.usage.until < interval) continue;
     accrue(lease, now);
     if (--left == 0) break;
   }
@@ -204,6 +206,14 @@ void Core::tick_usage(Time now) {
 
 void Core::accrue_all(Time now) {
   for (auto& [id, lease] : leases_.all()) accrue(lease, now);
+}
+
+// After a step back, what leases hold belongs to their latest hour until the clock has reached it again.
+void Core::clock_stepped(Time step, Time now) {
+  accrue_all(now);
+  calendar_offset_ += step;
+  for (auto& [id, lease] : leases_.all()) lease.usage.until += step;  // accrue_all() has it stored
+  note("clock_stepped", {{"milliseconds", std::to_string(step)}}, Note::Level::warning);
 }
 
 void Core::write_also(std::vector<Write> writes) {

@@ -25,8 +25,8 @@ struct LeaseUsage {
     pool::LeaseCounters counted;   // these are part of the lease's amounts
     pool::LeaseCounters reported;  // in the last report; not stored, because poold repeats them
   };
-  Time until = 0;                            // the amounts are complete up to this time
-  int64_t hour = 0;                          // since 1970
+  Time until = 0;                            // the amounts are complete up to this time of the wall clock
+  int64_t hour = 0;                          // since 1970; not before that of an earlier row
   Parts open;                                // of `hour`
   std::map<std::string, Process> processes;  // by node
 };

@@ -21,6 +21,7 @@ constexpr auto kTickEvery = 200ms;
 constexpr auto kCampaignTimeout = 1s;
 constexpr auto kPauseAfterFailure = 1s;
 constexpr std::chrono::milliseconds kFirstMessageTimeout{10'000};
+constexpr Time kSmallestStep = 1000;  // of the wall clock that matters
 constexpr const char* kNoMore = "this scheduler is no longer the leader";
 
 Time wall_clock() {
@@ -117,6 +118,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   auto core = std::make_unique<Core>(
       random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
   core->sign_with(key_.public_key().id());
+  core->set_calendar(calendar_offset_ = wall_offset());
   if (const auto restored = core->restore(*entries, now()); !restored)
     return step_down(restored.error().message);
   core->configure(callers_.tenants(), now());
@@ -212,11 +214,19 @@ void Engine::tick() {
     end_idle_streams();
     if (core_ && !storing_now_ && !store_->leads()) step_down(kNoMore);
     if (core_) {
+      follow_wall_clock();
       core_->tick(now());
       flush();
     }
     tick();
   });
+}
+
+void Engine::follow_wall_clock() {
+  const Time step = wall_offset() - calendar_offset_;
+  if (step >= -kSmallestStep && step <= kSmallestStep) return;
+  core_->clock_stepped(step, now());
+  calendar_offset_ += step;
 }
 
 // Ends streams that have sent no message within kFirstMessageTimeout.

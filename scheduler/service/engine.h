@@ -104,6 +104,7 @@ class Engine {
   Result<void> fill_granted(const Grant& grant, int64_t offset, pool::Granted& granted) const;
   void publish(NodeMessage one, int64_t offset);
   void tick();
+  void follow_wall_clock();  // informs the core if the wall clock was set
   void end_idle_streams();
   void finish_stopping();
 
@@ -120,6 +121,7 @@ class Engine {
   std::string address_;
   const std::chrono::steady_clock::time_point steady_start_;
   const Time wall_start_;
+  Time calendar_offset_ = 0;  // wall_offset() as the core knows it
 
   std::unique_ptr<Core> core_;  // null while not the leader
   uint64_t term_ = 0;

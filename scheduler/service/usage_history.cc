@@ -63,7 +63,7 @@ UsageHistory::UsageHistory(Engine& engine, UsageLimits limits)
     : engine_(engine), limits_(limits), timer_(engine.context()) {}
 
 int64_t UsageHistory::today() const {
-  return engine_.now() / kDay;
+  return (engine_.now() + engine_.wall_offset()) / kDay;
 }
 
 void UsageHistory::read_days(std::function<void(Result<Days>)> read) {

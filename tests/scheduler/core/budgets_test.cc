@@ -132,6 +132,27 @@ TEST_CASE("an exceeded budget makes new requests wait until the next period") {
   }
 }
 
+TEST_CASE("periods of budgets and quotas by time of day follow a clock that is set") {
+  BudgetPool pool({{.amount = 100, .period = BudgetPeriod::day, .action = BudgetAction::queue}});
+  Time asked = 0;
+  pool.tenants[1].windows = {{[&](Time now) {
+                                asked = now;
+                                return false;
+                              },
+                              {}}};
+  pool.core->configure(pool.tenants, pool.now);
+  pool.hold();
+  pool.run(121 * kSecond);
+  const Stream waits = pool.request(ask(1));
+  REQUIRE(!pool.grant(waits));
+  pool.step_clock(kDay);
+  pool.run(2 * kSecond);
+  CHECK(pool.grant(waits));
+  CHECK(pool.budget().spent() < 100);
+  CHECK(pool.budget().ends_ms() == 20'788 * kDay);
+  CHECK(asked == pool.now + kDay);
+}
+
 TEST_CASE("a budget that stops ends leases with the notice of other evictions") {
   BudgetPool pool({{.amount = 100, .period = BudgetPeriod::month, .action = BudgetAction::stop}});
   const Stream holder = pool.hold();

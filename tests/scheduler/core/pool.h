@@ -64,6 +64,7 @@ struct TestPool {
   uint64_t ids = 0;
   Stream streams = 0;
   Time now = 1'000'000;
+  Time calendar = 0;  // the wall clock minus `now`
   bool real_placement = false;
   std::unique_ptr<Core> core;
   Effects published;  // all effects but writes, until the test clears them
@@ -74,6 +75,7 @@ struct TestPool {
   void start() {
     core = std::make_unique<Core>([this] { return next_id(); },
                                   [this](Nodes& nodes) { return make_placer(nodes); }, now);
+    core->set_calendar(calendar);
     const auto good = core->restore({store.begin(), store.end()}, now);
     if (!good) throw std::runtime_error(good.error().message);
     core->configure(tenants, now);
@@ -116,6 +118,13 @@ struct TestPool {
   void suspend_for(Time time) {
     now += time;
     core->tick(now);
+    settle();
+  }
+
+  // The wall clock is set.
+  void step_clock(Time step) {
+    calendar += step;
+    core->clock_stepped(step, now);
     settle();
   }
 

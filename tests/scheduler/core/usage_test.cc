@@ -117,6 +117,28 @@ TEST_CASE("a scheduler's clock that is years ahead is noted, and charges at most
   CHECK(pool.count("usage_cut") == 1);
 }
 
+TEST_CASE("a clock that is set charges nothing for the step, and later usage is at the new time") {
+  const Time step = GENERATE(2 * kHour, -2 * kHour, 5 * 365 * 24 * kHour, -1'500);
+  INFO("step " << step);
+  TestPool pool;
+  pool.now = pool.calendar = 100'000 * kHour;  // the core's clock and the wall clock differ
+  pool.start();
+  const Stream node = pool.register_node(1, 1, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  run(pool, node, id, 10 * kSecondMs);
+  pool.step_clock(step);
+  CHECK(pool.count("clock_stepped") == 1);
+  run(pool, node, id, 10 * kSecondMs);
+  CHECK(used_by(pool).leased_milli_ms() == 1000 * 20 * kSecondMs);
+  int64_t hour = 0;
+  pool.core->view_open_usage([&](int64_t its, const pool::UsageRow&) { hour = its; });
+  const int64_t wall = (pool.now + pool.calendar) / kHour;
+  CHECK(hour == (step > 0 ? wall : std::max(wall, (pool.now + pool.calendar - step) / kHour)));
+  crash(pool);
+  CHECK(used_by(pool).leased_milli_ms() == 1000 * 20 * kSecondMs);
+  CHECK(pool.count("usage_cut") == 0);
+}
+
 TEST_CASE("repeated counters add nothing") {
   TestPool pool;
   Stream node = pool.register_node(1, 1, 1);
