@@ -18,6 +18,7 @@ namespace {
 constexpr std::chrono::minutes kCleanUpEvery{10};
 constexpr std::chrono::milliseconds kBetweenDays{100};  // while there is more to clean up
 constexpr Time kDay = kHoursOfDay * kHour;
+constexpr int64_t kEarliestDay = 20'454;  // 2026-01-01: a clock that is before it is not set
 
 Error no_leader() {
   return {ErrorCode::unavailable, "this scheduler is no longer the leader"};
@@ -30,6 +31,21 @@ std::optional<int64_t> hour_in(const std::string& key, int64_t day) {
   const int tens = key[at] - '0', ones = key[at + 1] - '0';
   if (tens < 0 || tens > 2 || ones < 0 || ones > 9) return std::nullopt;
   return day * kHoursOfDay + tens * 10 + ones;
+}
+
+std::string prefix_of_day(int64_t day) {
+  return kUsageDayPrefix + day_text(day) + "/";
+}
+bool is_of_day(const std::string& key) {
+  return key.starts_with(kUsageDayPrefix);
+}
+
+// Returns the prefixes of all rows of a day. A detailed day has sums, too, if it was summed up while a clock
+// was far ahead.
+std::vector<std::string> prefixes_of(int64_t day, bool detailed) {
+  std::vector<std::string> prefixes{prefix_of_day(day)};
+  if (detailed) prefixes.push_back(kUsageHourPrefix + day_text(day) + "/");
+  return prefixes;
 }
 
 grpc::Status status_of_query(const Error& error) {
@@ -52,6 +68,10 @@ struct UsageHistory::Query {
   int64_t day = 0;  // the next one to read
   std::optional<Error> failure;
 
+  void widen(int64_t day) {  // to the whole day
+    from_ms = std::min(from_ms, day * kDay);
+    to_ms = std::max(to_ms, (day + 1) * kDay);
+  }
   bool has_hour(int64_t hour) const { return hour * kHour >= from_ms && hour * kHour < to_ms; }
   void add(int64_t begin_ms, bool whole_day, const pool::UsageRow& row) {
     if (failure) return;
@@ -69,12 +89,12 @@ int64_t UsageHistory::today() const {
 void UsageHistory::read_days(std::function<void(Result<Days>)> read) {
   engine_.read(kUsageDaysKey, [this, read = std::move(read)](const Result<std::vector<Entry>>& entries) {
     if (!entries) return read(entries.error());
-    if (entries->empty()) return read(Days{today(), today()});
+    if (entries->empty()) return read(Days{today(), today(), 0});
     UsageDaysRecord record;
     if (!record.ParseFromString(entries->front().second))
       return read(Error{ErrorCode::unavailable,
                         std::string("the store's record '") + kUsageDaysKey + "' cannot be parsed"});
-    read(Days{record.first(), record.detailed_from()});
+    read(Days{record.first(), record.detailed_from(), record.seen()});
   });
 }
 
@@ -119,37 +139,46 @@ void UsageHistory::begin(const std::shared_ptr<Query>& query) {
   });
 }
 
+void UsageHistory::read_each(const std::shared_ptr<Reading>& reading) {
+  if (reading->next == reading->prefixes.size()) return reading->done({});
+  const std::string& prefix = reading->prefixes[reading->next++];
+  engine_.read(prefix, [this, &prefix, reading](const Result<std::vector<Entry>>& entries) {
+    if (!entries) return reading->done(entries.error());
+    reading->visit(prefix, *entries);
+    read_each(reading);
+  });
+}
+
 void UsageHistory::read_day(std::shared_ptr<Query> query) {
   if (!engine_.leads()) return query->answered(no_leader());
   if (query->failure) return query->answered(*query->failure);
   const int64_t day = query->day++;
   if (day > today() || day * kDay >= query->to_ms) return finish(*query);
-  if (day >= query->days.detailed_from)
-    return read_rows(query, day, false, [this, query] { read_day(query); });
-  query->from_ms = std::min(query->from_ms, day * kDay);
-  query->to_ms = std::max(query->to_ms, (day + 1) * kDay);
-  read_rows(query, day, true, [this, query] { read_day(query); });
+  const bool detailed = day >= query->days.detailed_from;
+  if (!detailed) query->widen(day);
+  const auto visit = [this, query, day](const std::string& prefix, const std::vector<Entry>& entries) {
+    add_rows(*query, day, is_of_day(prefix), entries);
+  };
+  const auto done = [this, query](const Result<void>& read) {
+    if (!read) return query->answered(read.error());
+    read_day(query);
+  };
+  read_each(std::make_shared<Reading>(Reading{prefixes_of(day, detailed), visit, done}));
 }
 
-void UsageHistory::read_rows(const std::shared_ptr<Query>& query, int64_t day, bool whole_day,
-                             std::function<void()> next) {
-  const std::string prefix = (whole_day ? kUsageDayPrefix : kUsageHourPrefix) + day_text(day) + "/";
-  engine_.read(prefix, [query, day, whole_day,
-                        next = std::move(next)](const Result<std::vector<Entry>>& entries) {
-    if (!entries) return query->answered(entries.error());
-    for (const auto& [key, value] : *entries) {
-      const auto hour = whole_day ? std::optional(day * kHoursOfDay) : hour_in(key, day);
-      pool::UsageRow row;
-      if (!hour || !row.ParseFromString(value)) {
-        query->failure = Error{ErrorCode::unavailable, "the store's record '" + key + "' cannot be parsed"};
-        break;
-      }
-      if (!whole_day && !query->has_hour(*hour)) continue;
-      query->open.erase({*hour, row.lease()});
-      query->add(*hour * kHour, whole_day, row);
+void UsageHistory::add_rows(Query& query, int64_t day, bool whole_day, const std::vector<Entry>& entries) {
+  if (whole_day && !entries.empty()) query.widen(day);
+  for (const auto& [key, value] : entries) {
+    const auto hour = whole_day ? std::optional(day * kHoursOfDay) : hour_in(key, day);
+    pool::UsageRow row;
+    if (!hour || !row.ParseFromString(value)) {
+      query.failure = Error{ErrorCode::unavailable, "the store's record '" + key + "' cannot be parsed"};
+      return;
     }
-    next();
-  });
+    if (!whole_day && !query.has_hour(*hour)) continue;
+    query.open.erase({*hour, row.lease()});
+    query.add(*hour * kHour, whole_day, row);
+  }
 }
 
 void UsageHistory::finish(Query& query) {
@@ -202,48 +231,70 @@ void UsageHistory::clean_up() {
   cleaning_ = true;
   read_days([this](const Result<Days>& days) {
     if (!days || !engine_.leads()) return clean_up_after(kCleanUpEvery);
-    if (days->first < today() - int64_t{limits_.keep_days}) return remove_day(*days);
-    if (days->detailed_from < today() - int64_t{limits_.detail_days}) return sum_up(*days);
-    if (days->first == today()) return store({}, *days, kCleanUpEvery);  // it may be the store's first day
-    clean_up_after(kCleanUpEvery);
+    clean_up(*days);
   });
 }
 
-// Reads the rows of a day, and stores what `change` makes of it. Cleans up again later if that fails.
-void UsageHistory::replace_day(const std::string& prefix,
-                               std::function<Days(const std::vector<Entry>&, std::vector<Write>&)> change) {
-  engine_.read(prefix, [this, change = std::move(change)](const Result<std::vector<Entry>>& entries) {
-    if (!entries || !engine_.leads()) return clean_up_after(kCleanUpEvery);
+// A clock that is far ahead must not cost the history: after a gap, time passes by one day every
+// kCleanUpEvery.
+void UsageHistory::clean_up(const Days& days) {
+  if (today() < kEarliestDay) return clean_up_after(kCleanUpEvery);
+  const bool jumped = days.seen != 0 && today() > days.seen + 1;
+  const int64_t day = jumped ? days.seen + 1 : today();
+  if (days.first < day - int64_t{limits_.keep_days}) return remove_day(days);
+  if (days.detailed_from < day - int64_t{limits_.detail_days}) return sum_up(days);
+  if (day == days.seen) return clean_up_after(kCleanUpEvery);
+  if (jumped)
+    log::warning("usage_clock", {{"last_day", day_text(days.seen)},
+                                 {"today", day_text(today())},
+                                 {"reason",
+                                  "no scheduler ran in between, or a scheduler's clock is wrong: earlier "
+                                  "usage is summed up and deleted slowly"}});
+  Days next = days;
+  next.seen = day;
+  // The clock may have been ahead before.
+  next.first = std::min(next.first, day);
+  next.detailed_from = std::min(next.detailed_from, std::max(next.first, day - int64_t{limits_.detail_days}));
+  store({}, next, kCleanUpEvery);
+}
+
+// Deletes the rows of a day, or replaces them by sums. Cleans up again later if that fails.
+void UsageHistory::replace_day(int64_t day, Days days, bool sum_up, bool detailed) {
+  struct Change {
+    UsageDay sums;
+    std::map<std::string, std::optional<std::string>> writes;
+  };
+  const auto change = std::make_shared<Change>();
+  const auto visit = [change, sum_up](const std::string&, const std::vector<Entry>& entries) {
+    for (const auto& [key, value] : entries) {
+      change->writes[key] = std::nullopt;
+      pool::UsageRow row;
+      if (sum_up && row.ParseFromString(value)) change->sums.add(row);
+    }
+  };
+  const auto done = [this, change, day, days](const Result<void>& read) {
+    if (!read || !engine_.leads()) return clean_up_after(kCleanUpEvery);
+    uint64_t number = 0;
+    for (const pool::UsageRow& row : change->sums.rows())
+      change->writes[prefix_of_day(day) + std::to_string(++number)] = row.SerializeAsString();
     std::vector<Write> writes;
-    for (const auto& [key, value] : *entries) writes.push_back({key, std::nullopt});
-    const Days days = change(*entries, writes);
+    for (auto& [key, value] : change->writes) writes.push_back({key, std::move(value)});
     store(std::move(writes), days, kBetweenDays);
-  });
+  };
+  read_each(std::make_shared<Reading>(Reading{prefixes_of(day, detailed), visit, done}));
 }
 
 // Replaces the rows of the first detailed day by sums.
 void UsageHistory::sum_up(Days days) {
-  const std::string day = day_text(days.detailed_from) + "/";
-  replace_day(
-      kUsageHourPrefix + day, [days, day](const std::vector<Entry>& entries, std::vector<Write>& writes) {
-        UsageDay sums;
-        for (const auto& [key, value] : entries) {
-          pool::UsageRow row;
-          if (row.ParseFromString(value)) sums.add(row);
-        }
-        uint64_t number = 0;
-        for (const pool::UsageRow& row : sums.rows())
-          writes.push_back({kUsageDayPrefix + day + std::to_string(++number), row.SerializeAsString()});
-        return Days{days.first, days.detailed_from + 1};
-      });
+  const int64_t day = days.detailed_from++;
+  replace_day(day, days, true, true);
 }
 
 void UsageHistory::remove_day(Days days) {
-  const bool detailed = days.first >= days.detailed_from;
-  replace_day((detailed ? kUsageHourPrefix : kUsageDayPrefix) + day_text(days.first) + "/",
-              [days](const std::vector<Entry>&, std::vector<Write>&) {
-                return Days{days.first + 1, std::max(days.detailed_from, days.first + 1)};
-              });
+  const int64_t day = days.first++;
+  const bool detailed = day >= days.detailed_from;
+  if (detailed) days.detailed_from = days.first;
+  replace_day(day, days, false, detailed);
 }
 
 // In one transaction, so that no row counts twice.
@@ -251,6 +302,7 @@ void UsageHistory::store(std::vector<Write> writes, Days days, std::chrono::mill
   UsageDaysRecord record;
   record.set_first(days.first);
   record.set_detailed_from(days.detailed_from);
+  record.set_seen(days.seen);
   writes.push_back({kUsageDaysKey, record.SerializeAsString()});
   engine_.core().write_also(std::move(writes));
   engine_.flush([this, next](bool stored) { clean_up_after(stored ? next : kCleanUpEvery); });

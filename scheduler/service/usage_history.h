@@ -38,21 +38,30 @@ class UsageHistory {
   struct Days {  // UsageDaysRecord
     int64_t first = 0;
     int64_t detailed_from = 0;
+    int64_t seen = 0;
   };
   struct Query;
 
+  // Reads entries prefix by prefix, so that other transactions can come in between.
+  struct Reading {
+    std::vector<std::string> prefixes;
+    std::function<void(const std::string& prefix, const std::vector<Entry>& entries)> visit;
+    std::function<void(Result<void>)> done;
+    size_t next = 0;
+  };
+
+  void read_each(const std::shared_ptr<Reading>& reading);
   void read_days(std::function<void(Result<Days>)> read);
   void begin(const std::shared_ptr<Query>& query);
   void read_day(std::shared_ptr<Query> query);
-  void read_rows(const std::shared_ptr<Query>& query, int64_t day, bool whole_day,
-                 std::function<void()> next);
+  void add_rows(Query& query, int64_t day, bool whole_day, const std::vector<Entry>& entries);
   void finish(Query& query);
   void clean_up_after(std::chrono::milliseconds time);
   void clean_up();
+  void clean_up(const Days& days);
   void sum_up(Days days);
   void remove_day(Days days);
-  void replace_day(const std::string& prefix,
-                   std::function<Days(const std::vector<Entry>& entries, std::vector<Write>& writes)> change);
+  void replace_day(int64_t day, Days days, bool sum_up, bool detailed);
   void store(std::vector<Write> writes, Days days, std::chrono::milliseconds next);
   int64_t today() const;
 

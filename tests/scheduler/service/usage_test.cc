@@ -64,6 +64,25 @@ Finished pool_admin(const SchedulerProcess& scheduler, std::vector<std::string> 
   return run_to_end(words);
 }
 
+scheduler::Write row_of(int64_t hour, char lease, const std::string& job, uint64_t amount) {
+  pool::UsageRow row;
+  row.set_lease(std::string(16, lease));
+  row.set_tenant("default");
+  row.add_labels("job=" + job);
+  pool::UsagePart& part = *row.add_parts();
+  part.set_node("n1");
+  part.set_model("A100");
+  part.mutable_amounts()->set_leased_milli_ms(amount);
+  return {scheduler::usage_row_key(hour, row.lease()), row.SerializeAsString()};
+}
+scheduler::Write days_record(int64_t first, int64_t detailed_from, int64_t seen = 0) {
+  scheduler::UsageDaysRecord days;
+  days.set_first(first);
+  days.set_detailed_from(detailed_from);
+  days.set_seen(seen);
+  return {scheduler::kUsageDaysKey, days.SerializeAsString()};
+}
+
 // Where the schedulers of a test have their store. Makes an etcd if necessary.
 struct SomeStore {
   explicit SomeStore(bool with_etcd) {
@@ -77,6 +96,21 @@ struct SomeStore {
     auto opened = scheduler::open_store(address, {}, false);
     if (!opened) throw std::runtime_error(opened.error().message);
     return std::move(*opened);
+  }
+  void write(const std::vector<scheduler::Write>& writes) const {
+    const auto opened = open();
+    const auto term = opened->campaign("test", std::chrono::seconds(5));
+    REQUIRE(term);
+    REQUIRE(opened->write(writes, *term));
+    opened->resign();
+  }
+  size_t rows(const std::string& prefix) const { return open()->all(prefix)->size(); }
+  scheduler::UsageDaysRecord days() const {
+    const auto entries = open()->all(scheduler::kUsageDaysKey);
+    scheduler::UsageDaysRecord days;
+    REQUIRE(entries->size() == 1);
+    REQUIRE(days.ParseFromString(entries->front().second));
+    return days;
   }
   TemporaryFolder folder;
   std::unique_ptr<EtcdCluster> etcd;
@@ -129,41 +163,15 @@ TEST_CASE("rows of earlier days are summed up, and give the same sums") {
   INFO((with_etcd ? "etcd" : "SQLite"));
   const SomeStore store(with_etcd);
   const int64_t today = now_ms() / kDayMs, old = today - 40;
-  {
-    const auto opened = store.open();
-    const auto term = opened->campaign("test", std::chrono::seconds(5));
-    REQUIRE(term);
-    std::vector<scheduler::Write> writes;
-    const auto add = [&](int64_t hour, char lease, const std::string& job, uint64_t amount) {
-      pool::UsageRow row;
-      row.set_lease(std::string(16, lease));
-      row.set_tenant("default");
-      row.add_labels("job=" + job);
-      pool::UsagePart& part = *row.add_parts();
-      part.set_node("n1");
-      part.set_model("A100");
-      part.mutable_amounts()->set_leased_milli_ms(amount);
-      writes.push_back({scheduler::usage_row_key(hour, row.lease()), row.SerializeAsString()});
-    };
-    add(old * 24 + 3, 'a', "one", 1);
-    add(old * 24 + 4, 'a', "one", 20);
-    add(old * 24 + 4, 'b', "two", 300);
-    add((today - 50) * 24 + 4, 'c', "one", 4'000);
-    add((today - 1) * 24 + 4, 'd', "one", 50'000);
-    scheduler::UsageDaysRecord days;
-    days.set_first(today - 50);
-    days.set_detailed_from(today - 50);
-    writes.push_back({scheduler::kUsageDaysKey, days.SerializeAsString()});
-    REQUIRE(opened->write(writes, *term));
-    opened->resign();
-  }
+  store.write({row_of(old * 24 + 3, 'a', "one", 1), row_of(old * 24 + 4, 'a', "one", 20),
+               row_of(old * 24 + 4, 'b', "two", 300), row_of((today - 50) * 24 + 4, 'c', "one", 4'000),
+               row_of((today - 1) * 24 + 4, 'd', "one", 50'000), days_record(today - 50, today - 50)});
   const auto scheduler = store.start_scheduler();
   REQUIRE(scheduler->await_log(" leads term="));
   CHECK(leased(usage(scheduler->address())) == 54'321);
-  const auto rows = [&](const std::string& prefix) { return store.open()->all(prefix)->size(); };
-  REQUIRE(eventually([&] { return rows("usage/day/" + day_text(old)) == 2; }));
-  CHECK(rows("usage/hour/" + day_text(old)) == 0);
-  CHECK(rows("usage/hour/") == 1);
+  REQUIRE(eventually([&] { return store.rows("usage/day/" + day_text(old)) == 2; }));
+  CHECK(store.rows("usage/hour/" + day_text(old)) == 0);
+  CHECK(store.rows("usage/hour/") == 1);
   const auto by_job = usage(scheduler->address(), {"job"});
   REQUIRE(by_job.groups_size() == 2);
   CHECK(by_job.groups(0).keys(0) == "one");
@@ -174,6 +182,40 @@ TEST_CASE("rows of earlier days are summed up, and give the same sums") {
   CHECK(part.from_ms() == old * kDayMs);
   CHECK(part.groups(0).keys(0) == day_text(old));
   CHECK(leased(part) == 50'321);
+}
+
+TEST_CASE("a leader whose clock is far ahead keeps the history") {
+  const SomeStore store(false);
+  const int64_t today = now_ms() / kDayMs, seen = today - 500;
+  store.write({row_of(seen * 24 + 3, 'a', "one", 1), row_of((seen - 34) * 24, 'b', "one", 20),
+               days_record(seen - 34, seen - 34, seen)});
+  const auto scheduler = store.start_scheduler();
+  REQUIRE(scheduler->await_log("usage_clock"));
+  REQUIRE(eventually([&] { return store.days().seen() == seen + 1; }));
+  CHECK(store.days().first() == seen - 34);
+  CHECK(store.rows("usage/hour/") == 2);
+  CHECK(store.rows("usage/day/") == 0);
+}
+
+TEST_CASE("usage is shown and summed up after a clock was far ahead") {
+  const SomeStore store(false);
+  const int64_t today = now_ms() / kDayMs, old = today - 36;
+  auto [key, sum] = row_of(old * 24, 'a', "one", 300);
+  const scheduler::Write summed{"usage/day/" + day_text(old) + "/1", sum};
+  const scheduler::Write of_yesterday{"usage/day/" + day_text(today - 1) + "/1", sum};
+  store.write({summed, of_yesterday, row_of(old * 24 + 1, 'b', "one", 1), row_of(today * 24, 'c', "one", 20),
+               days_record(today + 3, today + 4, today + 40)});
+  auto scheduler = store.start_scheduler();
+  REQUIRE(eventually([&] { return store.days().seen() <= today + 1; }));  // a day may begin meanwhile
+  CHECK(store.days().first() <= today + 1);
+  CHECK(leased(usage(scheduler->address())) == 20);
+  scheduler.reset();
+  // The days before are still there: a day that was summed up already is merged.
+  store.write({days_record(old, old, today)});
+  scheduler = store.start_scheduler();
+  REQUIRE(eventually([&] { return store.rows("usage/hour/" + day_text(old)) == 0; }));
+  CHECK(store.rows("usage/day/" + day_text(old)) == 1);
+  CHECK(leased(usage(scheduler->address())) == 621);
 }
 
 TEST_CASE("usage is shown by label, and hostile names do no harm") {
