@@ -285,7 +285,7 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
   lease.why = record.why();
   lease.reason = record.reason();
   lease.end_at = record.end_at_ms();
-  lease.usage = read_usage(record);
+  if (!read_usage(record, lease.usage)) return Error{ErrorCode::invalid, "its usage is invalid"};
   for (const PartRecord& stored : record.parts()) {
     auto part = restore_part(stored);
     if (!part) return part.error();

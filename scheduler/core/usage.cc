@@ -212,7 +212,8 @@ void Core::accrue_all(Time now) {
 void Core::clock_stepped(Time step, Time now) {
   accrue_all(now);
   calendar_offset_ += step;
-  for (auto& [id, lease] : leases_.all()) lease.usage.until += step;  // accrue_all() has it stored
+  for (auto& [id, lease] : leases_.all())
+    lease.usage.until = std::max<Time>(0, lease.usage.until + step);  // accrue_all() has it stored
   note("clock_stepped", {{"milliseconds", std::to_string(step)}}, Note::Level::warning);
 }
 

@@ -40,6 +40,6 @@ pool::UsageAmounts count_bytes(const pool::LeaseCounters& now, pool::LeaseCounte
 std::string usage_row_key(int64_t hour, const LeaseId& id);  // records.h
 pool::UsageRow usage_row(const Lease& lease);                // of its present hour
 void write_usage(const LeaseUsage& usage, LeaseRecord& record);
-LeaseUsage read_usage(const LeaseRecord& record);
+bool read_usage(const LeaseRecord& record, LeaseUsage& usage);  // false: a time is out of range
 
 }  // namespace gpupool::scheduler

@@ -8,6 +8,8 @@
 namespace gpupool::scheduler {
 namespace {
 
+constexpr Time kLatest = Time{1} << 50;  // some 35,000 years: sums and differences of times do not overflow
+
 void write_parts(const LeaseUsage& usage, google::protobuf::RepeatedPtrField<pool::UsagePart>& out) {
   for (const auto& [where, amounts] : usage.open) {
     pool::UsagePart& part = *out.Add();
@@ -49,16 +51,16 @@ void write_usage(const LeaseUsage& usage, LeaseRecord& record) {
   }
 }
 
-LeaseUsage read_usage(const LeaseRecord& record) {
+bool read_usage(const LeaseRecord& record, LeaseUsage& usage) {
   const LeaseUsageRecord& stored = record.usage();
-  LeaseUsage usage;
   usage.until = stored.until_ms();
   usage.hour = stored.hour();
   for (const pool::UsagePart& part : stored.open()) usage.open[{part.node(), part.model()}] = part.amounts();
   for (const CountersRecord& counters : stored.counters())
     usage.processes[counters.node()] = {
         .boot = counters.boot(), .counted = counters.counted(), .reported = {}};
-  return usage;
+  // After a step back of the clock, `hour` is later than `until`.
+  return usage.until >= 0 && usage.until <= kLatest && usage.hour >= 0 && usage.hour <= kLatest / kHour;
 }
 
 }  // namespace gpupool::scheduler

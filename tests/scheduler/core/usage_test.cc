@@ -1,11 +1,14 @@
 // Tests of accounting in the core: what leases hold, what nodes report, and that neither is lost or counted
 // twice when the scheduler crashes.
+#include "scheduler/core/records.pb.h"
 #include "tests/scheduler/core/moving_pool.h"
 #include "tests/scheduler/core/suspending_pool.h"
 #include "tests/scheduler/core/usage_pool.h"
+#include "tests/support/has.h"
 
 using namespace gpupool;
 using namespace gpupool::scheduler;
+using gpupool::testing::has;
 
 namespace {
 
@@ -137,6 +140,35 @@ TEST_CASE("a clock that is set charges nothing for the step, and later usage is 
   crash(pool);
   CHECK(used_by(pool).leased_milli_ms() == 1000 * 20 * kSecondMs);
   CHECK(pool.count("usage_cut") == 0);
+}
+
+TEST_CASE("a stored lease whose usage has impossible times is rejected") {
+  TestPool pool;
+  pool.register_node(1, 1, 1);
+  const LeaseId id = pool.grant(pool.request(ask(1)))->lease;
+  LeaseRecord record;
+  REQUIRE(record.ParseFromString(pool.store.at(lease_key(id))));
+  const auto restored = [&](int64_t until, int64_t hour) {
+    record.mutable_usage()->set_until_ms(until);
+    record.mutable_usage()->set_hour(hour);
+    pool.store[lease_key(id)] = record.SerializeAsString();
+    try {
+      pool.start();
+      used_by(pool);
+      return std::string();
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what());
+    }
+  };
+  CHECK(restored(0, 0).empty());
+  CHECK(restored(1'000, 5).empty());
+  for (const auto& [until, hour] : {std::pair<int64_t, int64_t>{-1, 0},
+                                    {INT64_MIN, 0},
+                                    {INT64_MAX, 0},
+                                    {1'000, -1},
+                                    {1'000, INT64_MIN},
+                                    {1'000, INT64_MAX}})
+    CHECK(has(restored(until, hour), "its usage is invalid"));
 }
 
 TEST_CASE("repeated counters add nothing") {
