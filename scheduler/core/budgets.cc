@@ -87,11 +87,6 @@ bool read_spending(const std::string& text, Spending& spending) {
   return true;
 }
 
-void Core::set_prices(Prices prices, Time now) {
-  prices_ = std::move(prices);
-  check_budgets(now);
-}
-
 // Says once in each period that a budget is exceeded, and has the tenant's requests wait, or its leases end.
 void Core::check_budgets(Time now) {
   for (auto& [name, whose] : tenants_) check_budgets(whose, now);

@@ -13,7 +13,8 @@ constexpr Time kPlacesEvery = 200;
 Core::Core(MakeId make_id, const MakePlacer& make_placer, Time now)
     : make_id_(std::move(make_id)), started_(now), last_tick_(now), placer_(make_placer(nodes_)) {}
 
-void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
+void Core::configure(const std::vector<ConfiguredTenant>& tenants, Prices prices, Time now) {
+  prices_ = std::move(prices);
   for (auto& [name, tenant] : tenants_) {
     tenant.configured = false;
     tenant.windows.clear();

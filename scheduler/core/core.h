@@ -60,10 +60,9 @@ class Core {
   // Restores the state from all records of the store. Call once, after sign_with() and before any other
   // member but set_calendar(). ErrorCode::invalid names the key of the unusable record.
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
-  // Replaces the list of configured tenants. Call at the start and after each change of the configuration.
-  void configure(const std::vector<ConfiguredTenant>& tenants, Time now);
-  // Replaces the prices, by which budgets are compared with what was used.
-  void set_prices(Prices prices, Time now);
+  // Replaces the list of configured tenants, and the prices by which their budgets are compared with what was
+  // used. Call at the start and after each change of the configuration.
+  void configure(const std::vector<ConfiguredTenant>& tenants, Prices prices, Time now);
   // Evicts the leases and refuses the waiting requests of tenants that are no longer configured. Do not call
   // at the start: the previous leader may have had a newer configuration.
   void end_removed_tenants(Time now);

@@ -121,8 +121,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   core->set_calendar(calendar_offset_ = wall_offset());
   if (const auto restored = core->restore(*entries, now()); !restored)
     return step_down(restored.error().message);
-  core->configure(callers_.tenants(), now());
-  core->set_prices(callers_.prices(), now());
+  core->configure(callers_.tenants(), callers_.prices(), now());
   core_ = std::move(core);
   term_ = *term;
   logged_failure_ = false;
@@ -186,8 +185,7 @@ void Engine::finish_stopping() {
 void Engine::configure(Callers callers) {
   callers_ = std::move(callers);
   if (!core_) return;
-  core_->configure(callers_.tenants(), now());
-  core_->set_prices(callers_.prices(), now());
+  core_->configure(callers_.tenants(), callers_.prices(), now());
   core_->end_removed_tenants(now());
   end_revoked();
   flush();

@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (restored.error().message.empty()) std::abort();
     return 0;
   }
-  core.configure({{"a", {}}}, 1'000'000);
+  core.configure({{"a", {}}}, {}, 1'000'000);
   for (Time now = 1'000'000; now <= 1'100'000; now += 20'000) {
     core.tick(now);
     core.schedule(now);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Time kSecond = 1000, kDay = 24 * kHour;
 
-Prices prices(double gpu_hour) {
+Prices price_of(double gpu_hour) {
   Prices prices;
   prices.currency = "EUR";
   prices.gpu_hour = gpu_hour;
@@ -23,12 +23,12 @@ struct BudgetPool : TestPool {
   explicit BudgetPool(std::vector<Budget> budgets) {
     now = 20'786 * kDay;  // 2026-11-29, a Sunday
     tenants = {{"a", {}, {}, std::move(budgets)}, {"b", {}}};
+    prices = price_of(3600);  // one for each second of a GPU
     again();
   }
   // The scheduler crashes, and a new one begins with the store.
   void again() {
     start();
-    core->set_prices(prices(3600), now);  // one for each second of a GPU
     node = register_node(1, 1, 2);
   }
   // Lets time pass in which the node reports a session of each lease that is not ending.
@@ -140,7 +140,7 @@ TEST_CASE("periods of budgets and quotas by time of day follow a clock that is s
                                 return false;
                               },
                               {}}};
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   pool.hold();
   pool.run(121 * kSecond);
   const Stream waits = pool.request(ask(1));
@@ -175,15 +175,33 @@ TEST_CASE("a raised budget lets requests go on") {
   const Stream waits = pool.request(ask(1));
   REQUIRE(!pool.grant(waits));
   pool.tenants[0].budgets[0].amount = 1000;
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   pool.settle();
   CHECK(pool.grant(waits));
+}
+
+TEST_CASE("new budgets and new prices apply together") {
+  BudgetPool pool({{.amount = 200, .period = BudgetPeriod::month, .action = BudgetAction::stop}});
+  const Stream holder = pool.hold();
+  pool.run(121 * kSecond);
+  // The same amount in another currency.
+  pool.prices = price_of(360);
+  pool.tenants[0].budgets[0].amount = 20;
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
+  pool.settle();
+  CHECK(!pool.last_message<pool::Ended>(holder));
+  CHECK(pool.count("budget_exceeded") == 0);
+  CHECK(pool.budget().spent() == Approx(12).margin(1));
+  pool.tenants[0].budgets[0].amount = 10;
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
+  pool.settle();
+  CHECK(pool.last_message<pool::Ended>(holder));
 }
 
 TEST_CASE("budgets in GPU hours need no prices") {
   BudgetPool pool(
       {{.amount = 0.02, .in_gpu_hours = true, .period = BudgetPeriod::week, .action = BudgetAction::warn}});
-  pool.core->set_prices({}, pool.now);
+  pool.core->configure(pool.tenants, {}, pool.now);
   pool.hold();
   pool.run(121 * kSecond);
   CHECK(pool.count("budget_exceeded") == 1);
@@ -197,7 +215,7 @@ TEST_CASE("a quota by time of day applies within its window, and an operator's q
   at_night.set_compute_milli(2000);
   pool.tenants[0].quota.set_compute_milli(1000);
   pool.tenants[0].windows = {{[&](Time) { return night; }, at_night}};
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   const Stream node = pool.register_node(1, 1, 2);
   REQUIRE(pool.grant(pool.request(ask(1))));
   const Stream second = pool.request(ask(1));

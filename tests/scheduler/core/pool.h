@@ -61,6 +61,7 @@ inline pool::NodeReport first_report(uint64_t node, uint64_t boot, int gpus, uin
 struct TestPool {
   std::map<std::string, std::string> store;
   std::vector<ConfiguredTenant> tenants{{"a", {}}, {"b", {}}};
+  Prices prices;
   uint64_t ids = 0;
   Stream streams = 0;
   Time now = 1'000'000;
@@ -78,7 +79,7 @@ struct TestPool {
     core->set_calendar(calendar);
     const auto good = core->restore({store.begin(), store.end()}, now);
     if (!good) throw std::runtime_error(good.error().message);
-    core->configure(tenants, now);
+    core->configure(tenants, prices, now);
   }
 
   std::unique_ptr<Placer> make_placer(Nodes& nodes) const {

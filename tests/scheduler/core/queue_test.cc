@@ -33,7 +33,7 @@ TEST_CASE("a higher priority is served first") {
 TEST_CASE("tenants share a contended pool by weight") {
   TestPool pool;
   pool.tenants[0].quota.set_weight(3);
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   for (int i = 0; i < 8; ++i) {
     pool.core->request(++pool.streams, "a", ask(1), {}, pool.now);
     pool.core->request(++pool.streams, "b", ask(1), {}, pool.now);
@@ -231,7 +231,7 @@ TEST_CASE("no preemption without effect or by best-effort requests or against th
 TEST_CASE("quotas limit leases and compute and memory and queue length and priority") {
   TestPool pool;
   auto& quota = pool.tenants[0].quota;
-  const auto configure = [&] { pool.core->configure(pool.tenants, pool.now), pool.pass(0); };
+  const auto configure = [&] { pool.core->configure(pool.tenants, pool.prices, pool.now), pool.pass(0); };
   const Stream node = pool.register_node(1, 1, 4);
   pool.pass(11'000), pool.report(node);
   SECTION("compute") {
@@ -364,7 +364,7 @@ TEST_CASE("processors and memory of the GPUs' node are accounted for") {
 TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for its request nor granted") {
   TestPool pool(GENERATE(false, true));
   pool.tenants[0].quota.set_memory_bytes(40 * kGiB);
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   const Stream small = pool.register_node(1, 1, 1, 16 * kGiB);
   const Stream first = pool.request(ask(1, 600, 10 * kGiB), "b");
   REQUIRE(pool.grant(first));
@@ -394,7 +394,7 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
 TEST_CASE("several GPUs of several sizes are chosen so that their memory together is within the quota") {
   TestPool pool(GENERATE(false, true));
   pool.tenants[0].quota.set_memory_bytes(120 * kGiB);
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   pool::Request two = ask(2);
   SECTION("when they are free") {
     pool.register_node(1, 1, 2, 80 * kGiB);

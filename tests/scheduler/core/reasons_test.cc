@@ -152,7 +152,7 @@ TEST_CASE("a refusal lists the most frequent kinds of GPUs that the pool has") {
 TEST_CASE("a request behind another one of its tenant names that one") {
   TestPool pool;
   pool.tenants[0].quota.set_leases(1);
-  pool.core->configure(pool.tenants, pool.now);
+  pool.core->configure(pool.tenants, pool.prices, pool.now);
   const Stream node = pool.register_node(1, 1, 4);
   const Stream runs = pool.request(ask(1));
   const Stream first = pool.request(ask(1));
