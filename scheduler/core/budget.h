@@ -1,6 +1,7 @@
 // Budgets of a tenant, and what it has spent of them (docs/usage.md). Values; Core's thread.
 #pragma once
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
@@ -8,7 +9,7 @@
 
 #include "protocol/control/usage_amounts.h"
 #include "scheduler/core/prices.h"
-#include "scheduler/core/types.h"
+#include "scheduler/core/usage.h"
 
 namespace gpupool::scheduler {
 
@@ -42,6 +43,7 @@ struct Spending {
     std::set<std::string> told;  // Budget::text() of the budgets of which it was said that they are exceeded
   };
   std::array<Period, 3> periods;
+  std::deque<UsageHour> hours;  // in the order of their first rows
 
   // Amounts of an earlier period add nothing.
   void add(int64_t day, const std::string& model, const pool::UsageAmounts& amounts);

@@ -71,6 +71,7 @@ std::string spending_record(const Spending& spending) {
     }
     for (const std::string& text : period.told) out.add_told(text);
   }
+  for (const UsageHour& hour : spending.hours) write_usage_hour(hour, *record.add_hours());
   return record.SerializeAsString();
 }
 
@@ -83,6 +84,9 @@ bool read_spending(const std::string& text, Spending& spending) {
     period.begin = from.begin_day();
     for (const pool::UsagePart& part : from.spent()) period.by_model[part.model()] = part.amounts();
     period.told.insert(from.told().begin(), from.told().end());
+  }
+  for (const UsageHourRecord& hour : record.hours()) {
+    if (!read_usage_hour(hour, spending.hours.emplace_back())) return false;
   }
   return true;
 }

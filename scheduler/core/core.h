@@ -120,9 +120,10 @@ class Core {
   void view_tenants(google::protobuf::RepeatedPtrField<pool::TenantState>& out, Time now) const;
 
   // Usage (usage.cc). accrue_all() brings the amounts of all leases up to now; view_open_usage() visits them,
-  // as far as they are not in the store's rows.
+  // as far as they are not in the store's rows, with the keys of the rows that they will have.
+  using VisitUsage = std::function<void(const std::string& key, int64_t hour, const pool::UsageRow& row)>;
   void accrue_all(Time now);
-  void view_open_usage(const std::function<void(int64_t hour, const pool::UsageRow& row)>& visit) const;
+  void view_open_usage(const VisitUsage& visit) const;
 
   // Has entries written that are none of the core's: the rows of earlier days (service/usage_history.h).
   void write_also(std::vector<Write> writes);
@@ -247,6 +248,9 @@ class Core {
   void accrue(Lease& lease, Time now);
   void begin_hour(Lease& lease, int64_t hour);
   void write_hour(Lease& lease);
+  UsageHour& usage_hour(Tenant& whose, int64_t hour);
+  void write_rest(const Tenant& whose, const UsageHour& hour);
+  void write_rests(Time now);
   void count_reported(Lease& lease, const std::string& node);
   void take_counters(Node& node, const pool::NodeReport& report, Time now);
   void take_counters(Lease& lease, const Node& node, const pool::LeaseCounters& told);

@@ -7,10 +7,13 @@
 //   policy                      pool.Policy: all fields
 //   defragmentation             DefragmentationRecord
 //   spending/<tenant>           SpendingRecord
-//   usage/hour/<YYYY-MM-DD>/<HH>/<lease id in hexadecimal>   pool.UsageRow: what the lease used in this hour
-//   (UTC) usage/day/<YYYY-MM-DD>/<number>                          pool.UsageRow: sums of an earlier day
-//   usage/days                                               UsageDaysRecord: which days there are
-//   (service/usage_history.h)
+//   usage/hour/<YYYY-MM-DD>/<HH>/<lease id in hexadecimal>
+//                               pool.UsageRow: what the lease used in this hour (UTC)
+//   usage/hour/<YYYY-MM-DD>/<HH>/~<lease id in hexadecimal>
+//                               pool.UsageRow: leases of a tenant that have no row of their own
+//   usage/day/<YYYY-MM-DD>/<number>
+//                               pool.UsageRow: sums of an earlier day
+//   usage/days                  UsageDaysRecord: which days there are (service/usage_history.h)
 #pragma once
 #include <string>
 

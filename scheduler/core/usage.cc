@@ -18,6 +18,9 @@ constexpr Time kLongestGap = 31 * kHoursOfDay * kHour;
 constexpr int kMostCounters = 4096;  // of one report
 constexpr Time kBetweenScans = 1000;
 constexpr size_t kFewLeases = 16;
+constexpr uint32_t kMostRows = 1000;  // of a tenant in an hour, besides their rest
+constexpr size_t kMostHours = 4;      // of which a tenant's rows are counted at a time
+constexpr int64_t kHoursUntilOver = 3;
 
 uint64_t beyond(uint64_t now, uint64_t before) {
   return now > before ? now - before : 0;
@@ -128,11 +131,52 @@ void Core::begin_hour(Lease& lease, int64_t hour) {
   lease.usage.hour = hour;
 }
 
+// A tenant decides how many leases it has in an hour, and what is in their rows. Beyond a limit, leases share
+// one.
 void Core::write_hour(Lease& lease) {
   if (lease.usage.open.empty()) return;
-  effects_.writes.push_back(
-      {usage_row_key(lease.usage.hour, lease.id), usage_row(lease).SerializeAsString()});
+  UsageHour& hour = usage_hour(tenant(lease.tenant), lease.usage.hour);
+  if (hour.rows < kMostRows) {
+    ++hour.rows;
+    effects_.writes.push_back(
+        {usage_row_key(lease.usage.hour, lease.id), usage_row(lease).SerializeAsString()});
+  } else {
+    if (hour.rest.empty()) hour.first = lease.id;
+    for (const auto& [where, amounts] : lease.usage.open) pool::add_amounts(amounts, hour.rest[where]);
+  }
+  dirty_spending_.insert(lease.tenant);
   lease.usage.open.clear();
+}
+
+UsageHour& Core::usage_hour(Tenant& whose, int64_t hour) {
+  std::deque<UsageHour>& hours = whose.spending.hours;
+  const auto found =
+      std::find_if(hours.begin(), hours.end(), [&](const UsageHour& one) { return one.hour == hour; });
+  if (found != hours.end()) return *found;
+  if (hours.size() == kMostHours) {
+    write_rest(whose, hours.front());
+    hours.pop_front();
+  }
+  hours.push_back({.hour = hour, .rows = 0, .first = {}, .rest = {}});
+  return hours.back();
+}
+
+void Core::write_rest(const Tenant& whose, const UsageHour& hour) {
+  if (hour.rest.empty()) return;
+  effects_.writes.push_back({usage_rest_key(hour), usage_rest(whose.name, hour).SerializeAsString()});
+  dirty_spending_.insert(whose.name);
+}
+
+// Writes the rests of hours that are over for all leases.
+void Core::write_rests(Time now) {
+  const int64_t hour = calendar(now) / kHour;
+  for (auto& [name, whose] : tenants_) {
+    std::erase_if(whose.spending.hours, [&](const UsageHour& one) {
+      if (one.hour + kHoursUntilOver > hour) return false;
+      write_rest(whose, one);
+      return true;
+    });
+  }
 }
 
 // Adds what the node has reported and is not counted yet.
@@ -201,6 +245,7 @@ void Core::tick_usage(Time now) {
     accrue(lease, now);
     if (--left == 0) break;
   }
+  write_rests(now);
   check_budgets(now);
 }
 
@@ -221,9 +266,15 @@ void Core::write_also(std::vector<Write> writes) {
   for (Write& write : writes) effects_.writes.push_back(std::move(write));
 }
 
-void Core::view_open_usage(const std::function<void(int64_t hour, const pool::UsageRow& row)>& visit) const {
+void Core::view_open_usage(const VisitUsage& visit) const {
   for (const auto& [id, lease] : leases_.all()) {
-    if (!lease.usage.open.empty()) visit(lease.usage.hour, usage_row(lease));
+    if (!lease.usage.open.empty())
+      visit(usage_row_key(lease.usage.hour, id), lease.usage.hour, usage_row(lease));
+  }
+  for (const auto& [name, whose] : tenants_) {
+    for (const UsageHour& hour : whose.spending.hours) {
+      if (!hour.rest.empty()) visit(usage_rest_key(hour), hour.hour, usage_rest(name, hour));
+    }
   }
 }
 

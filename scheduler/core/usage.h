@@ -12,6 +12,7 @@
 namespace gpupool::scheduler {
 
 class LeaseRecord;  // records.proto
+class UsageHourRecord;
 struct Lease;
 
 constexpr Time kHour = 3'600'000;
@@ -31,6 +32,14 @@ struct LeaseUsage {
   std::map<std::string, Process> processes;  // by node
 };
 
+// The rows of a tenant in an hour.
+struct UsageHour {
+  int64_t hour = 0;
+  uint32_t rows = 0;       // leases with a row of their own
+  LeaseId first;           // the first lease in `rest`
+  LeaseUsage::Parts rest;  // of the other leases; it becomes one more row
+};
+
 // Return the amounts by which `now` exceeds `before`, and raise `before` to `now`. A counter that went back
 // adds nothing.
 pool::UsageAmounts count_gpu(const pool::GpuCounters& now, pool::GpuCounters& before);
@@ -39,6 +48,11 @@ pool::UsageAmounts count_bytes(const pool::LeaseCounters& now, pool::LeaseCounte
 // Records of the store (usage_records.cc).
 std::string usage_row_key(int64_t hour, const LeaseId& id);  // records.h
 pool::UsageRow usage_row(const Lease& lease);                // of its present hour
+std::string usage_rest_key(const UsageHour& hour);           // records.h
+bool is_usage_rest(const std::string& key);
+pool::UsageRow usage_rest(const std::string& tenant, const UsageHour& hour);
+void write_usage_hour(const UsageHour& hour, UsageHourRecord& record);
+bool read_usage_hour(const UsageHourRecord& record, UsageHour& hour);
 void write_usage(const LeaseUsage& usage, LeaseRecord& record);
 bool read_usage(const LeaseRecord& record, LeaseUsage& usage);  // false: a time is out of range
 

@@ -40,11 +40,12 @@ bool is_of_day(const std::string& key) {
   return key.starts_with(kUsageDayPrefix);
 }
 
-// Returns the prefixes of all rows of a day. A detailed day has sums, too, if it was summed up while a clock
-// was far ahead.
+// Returns the prefixes of all rows of a day; of a detailed one by hour, because it may have too many for one
+// reading. It has sums, too, if it was summed up while a clock was far ahead.
 std::vector<std::string> prefixes_of(int64_t day, bool detailed) {
   std::vector<std::string> prefixes{prefix_of_day(day)};
-  if (detailed) prefixes.push_back(kUsageHourPrefix + day_text(day) + "/");
+  for (int64_t hour = 0; detailed && hour < kHoursOfDay; ++hour)
+    prefixes.push_back(usage_row_key(day * kHoursOfDay + hour, ""));
   return prefixes;
 }
 
@@ -61,9 +62,10 @@ struct UsageHistory::Query {
   UsageSum sum;
   Answered answered;
   int64_t from_ms, to_ms;
-  // Hours that are not over, of leases as they were when the query came: by hour and lease. A row of the
-  // store takes the place of one whose hour ended meanwhile.
-  std::map<std::pair<int64_t, std::string>, pool::UsageRow> open;
+  // Hours that are not over, of leases as they were when the query came: by the key of the row to come. The
+  // row takes the place of one whose hour ended meanwhile; but a rest of several leases counts as it was
+  // then, because it may have got leases that are here, too.
+  std::map<std::string, std::pair<int64_t, pool::UsageRow>> open;
   Days days;
   int64_t day = 0;  // the next one to read
   std::optional<Error> failure;
@@ -125,8 +127,8 @@ void UsageHistory::begin(const std::shared_ptr<Query>& query) {
     answered(std::move(answer));
   };
   engine_.core().accrue_all(engine_.now());
-  engine_.core().view_open_usage([&](int64_t hour, const pool::UsageRow& row) {
-    if (query->has_hour(hour)) query->open[{hour, row.lease()}] = row;
+  engine_.core().view_open_usage([&](const std::string& key, int64_t hour, const pool::UsageRow& row) {
+    if (query->has_hour(hour)) query->open[key] = {hour, row};
   });
   engine_.flush([this, query](bool stored) {
     if (!stored) return query->answered(no_leader());
@@ -176,13 +178,14 @@ void UsageHistory::add_rows(Query& query, int64_t day, bool whole_day, const std
       return;
     }
     if (!whole_day && !query.has_hour(*hour)) continue;
-    query.open.erase({*hour, row.lease()});
+    if (is_usage_rest(key) && query.open.contains(key)) continue;
+    query.open.erase(key);
     query.add(*hour * kHour, whole_day, row);
   }
 }
 
 void UsageHistory::finish(Query& query) {
-  for (const auto& [where, row] : query.open) query.add(where.first * kHour, false, row);
+  for (const auto& [key, of] : query.open) query.add(of.first * kHour, false, of.second);
   if (query.failure) return query.answered(*query.failure);
   pool::GetUsageReply reply = query.sum.reply();
   reply.set_from_ms(query.from_ms);

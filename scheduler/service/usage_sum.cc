@@ -104,6 +104,10 @@ void UsageDay::add(const pool::UsageRow& row) {
   key.set_user(row.user());
   *key.mutable_labels() = row.labels();
   key.set_program(row.program());
+  if (!rows_.contains(key.SerializeAsString()) && ++of_tenant_[row.tenant()] > kMostRows) {
+    key.Clear();
+    key.set_tenant(row.tenant());
+  }
   auto& [whose, parts] = rows_[key.SerializeAsString()];
   whose = std::move(key);
   for (const pool::UsagePart& part : row.parts())

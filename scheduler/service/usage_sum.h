@@ -49,9 +49,12 @@ class UsageSum {
   std::map<std::vector<std::string>, Group> groups_;
 };
 
-// Adds up rows that agree in tenant, user, labels and program; their leases and hours are lost.
+// Adds up rows that agree in tenant, user, labels and program; their leases and hours are lost. What would be
+// further rows of a tenant becomes one row of the tenant alone.
 class UsageDay {
  public:
+  static constexpr size_t kMostRows = 10'000;  // of a tenant
+
   void add(const pool::UsageRow& row);
   std::vector<pool::UsageRow> rows() const;
 
@@ -59,6 +62,7 @@ class UsageDay {
   std::map<std::string,
            std::pair<pool::UsageRow, std::map<std::pair<std::string, std::string>, pool::UsageAmounts>>>
       rows_;
+  std::map<std::string, size_t> of_tenant_;  // number of rows
 };
 
 }  // namespace gpupool::scheduler

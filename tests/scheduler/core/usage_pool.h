@@ -25,7 +25,7 @@ inline pool::UsageAmounts used_by(TestPool& pool, const std::string& tenant = "a
     REQUIRE(row.ParseFromString(value));
     add(row);
   }
-  pool.core->view_open_usage([&](int64_t, const pool::UsageRow& row) { add(row); });
+  pool.core->view_open_usage([&](const std::string&, int64_t, const pool::UsageRow& row) { add(row); });
   return sum;
 }
 

@@ -159,3 +159,21 @@ TEST_CASE("a sum has a limit of groups, and amounts do not overflow") {
   REQUIRE(of_all->add(0, false, row("b", {}, "A100", UINT64_MAX)));
   CHECK(of_all->reply().groups(0).amounts().leased_milli_ms() == UINT64_MAX);
 }
+
+TEST_CASE("a day that is summed up has a limit of rows for each tenant, and nothing is lost") {
+  UsageDay day;
+  for (size_t i = 0; i < UsageDay::kMostRows + 50; ++i)
+    day.add(row("a", {"job=" + std::to_string(i)}, "A100", 1));
+  for (size_t i = 0; i < UsageDay::kMostRows; i += 100)
+    day.add(row("a", {"job=" + std::to_string(i)}, "A100", 1));
+  day.add(row("b", {"job=1"}, "A100", 1));
+  const auto rows = day.rows();
+  CHECK(rows.size() == UsageDay::kMostRows + 2);
+  uint64_t sum = 0, rest = 0;
+  for (const pool::UsageRow& one : rows) {
+    sum += one.parts(0).amounts().leased_milli_ms();
+    if (one.labels().empty()) rest += one.parts(0).amounts().leased_milli_ms();
+  }
+  CHECK(sum == UsageDay::kMostRows + 50 + UsageDay::kMostRows / 100 + 1);
+  CHECK(rest == 50);
+}
