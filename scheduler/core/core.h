@@ -119,11 +119,12 @@ class Core {
   void view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) const;
   void view_tenants(google::protobuf::RepeatedPtrField<pool::TenantState>& out, Time now) const;
 
-  // Usage (usage.cc). accrue_all() brings the amounts of all leases up to now; view_open_usage() visits them,
-  // as far as they are not in the store's rows, with the keys of the rows that they will have.
+  // Usage (usage.cc). accrue_all() brings the amounts of all leases up to now, and has them stored.
+  // view_usage() visits the amounts up to now that are not in rows yet, with the keys of the rows that they
+  // will have, and changes nothing.
   using VisitUsage = std::function<void(const std::string& key, int64_t hour, const pool::UsageRow& row)>;
   void accrue_all(Time now);
-  void view_open_usage(const VisitUsage& visit) const;
+  void view_usage(Time now, const VisitUsage& visit) const;
 
   // Has entries written that are none of the core's: the rows of earlier days (service/usage_history.h).
   void write_also(std::vector<Write> writes);
@@ -246,16 +247,18 @@ class Core {
   Time calendar(Time now) const { return now + calendar_offset_; }  // milliseconds since 1970
   void begin_usage(Lease& lease, Time now);
   void accrue(Lease& lease, Time now);
-  void begin_hour(Lease& lease, int64_t hour);
+  using Spend = std::function<void(int64_t day, const std::string& model, const pool::UsageAmounts& more)>;
+  void advance(const Lease& lease, LeaseUsage& usage, Time until, const std::function<void()>& end_hour,
+               const Spend& spend) const;
   void write_hour(Lease& lease);
   UsageHour& usage_hour(Tenant& whose, int64_t hour);
   void write_rest(const Tenant& whose, const UsageHour& hour);
   void write_rests(Time now);
-  void count_reported(Lease& lease, const std::string& node);
+  void count_reported(LeaseUsage& usage, const std::string& node) const;
   void take_counters(Node& node, const pool::NodeReport& report, Time now);
   void take_counters(Lease& lease, const Node& node, const pool::LeaseCounters& told);
   void tick_usage(Time now);
-  void add_held(Lease& lease, int64_t day, Time time);
+  static void add_held(const Lease& lease, LeaseUsage& usage, Time time, const Spend& spend);
 
   // Budgets (budgets.cc).
   void check_budgets(Time now);

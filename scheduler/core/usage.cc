@@ -86,9 +86,8 @@ void Core::begin_usage(Lease& lease, Time now) {
 
 // Adds what the lease holds during `time`. A part that its tenant's quota does not count is free of charge:
 // it is there for a move, or the lease is suspended.
-void Core::add_held(Lease& lease, int64_t day, Time time) {
+void Core::add_held(const Lease& lease, LeaseUsage& usage, Time time, const Spend& spend) {
   if (!lease.counted || time <= 0) return;
-  Tenant& whose = tenant(lease.tenant);
   for (const LeasePart& part : lease.parts) {
     if (!part.counted || !part.allocated) continue;
     for (const auto& share : part.shares) {
@@ -96,39 +95,44 @@ void Core::add_held(Lease& lease, int64_t day, Time time) {
       pool::UsageAmounts more;
       more.set_leased_milli_ms(share.amount.milli * static_cast<uint64_t>(time));
       more.set_leased_memory_kib_ms(share.amount.memory / 1024 * static_cast<uint64_t>(time));
-      pool::add_amounts(more, lease.usage.open[{part.node->name(), gpu.model}]);
-      whose.spending.add(day, gpu.model, more);
-      dirty_spending_.insert(whose.name);
+      pool::add_amounts(more, usage.open[{part.node->name(), gpu.model}]);
+      spend(usage.hour / kHoursOfDay, gpu.model, more);
     }
   }
 }
 
+// Brings `usage`, which is the lease's or a copy, up to this time of the wall clock. `end_hour` takes
+// usage.open when an hour is over. An hour never comes again: usage.hour does not go back.
+void Core::advance(const Lease& lease, LeaseUsage& usage, Time until, const std::function<void()>& end_hour,
+                   const Spend& spend) const {
+  usage.until = std::max(usage.until, until - kLongestGap);
+  while (usage.until < until) {
+    if (const int64_t hour = usage.until / kHour; hour > usage.hour) {
+      end_hour();
+      usage.hour = hour;
+    }
+    const Time end = std::min(until, (usage.hour + 1) * kHour);
+    add_held(lease, usage, end - usage.until, spend);
+    usage.until = end;
+  }
+  for (auto& [node, process] : usage.processes) count_reported(usage, node);
+}
+
 // Brings the lease's amounts up to now. Call it before the lease's parts, or whether they count, change.
 void Core::accrue(Lease& lease, Time now) {
-  LeaseUsage& usage = lease.usage;
-  const Time until = calendar(now);
-  if (until - usage.until > kLongestGap) {
+  if (calendar(now) - lease.usage.until > kLongestGap)
     note("usage_cut",
          {{"lease", lease::hexadecimal(lease.id)},
           {"reason", "its usage was last stored more than 31 days ago, or a scheduler's clock is wrong"}},
          Note::Level::warning);
-    usage.until = until - kLongestGap;
-  }
-  while (usage.until < until) {
-    begin_hour(lease, usage.until / kHour);
-    const Time end = std::min(until, (usage.hour + 1) * kHour);
-    add_held(lease, usage.hour / kHoursOfDay, end - usage.until);
-    usage.until = end;
-  }
-  for (auto& [node, process] : usage.processes) count_reported(lease, node);
+  Tenant& whose = tenant(lease.tenant);
+  const auto end_hour = [&] { write_hour(lease); };
+  const auto spend = [&](int64_t day, const std::string& model, const pool::UsageAmounts& more) {
+    whose.spending.add(day, model, more);
+    dirty_spending_.insert(whose.name);
+  };
+  advance(lease, lease.usage, calendar(now), end_hour, spend);
   dirty_leases_.insert(lease.id);
-}
-
-// Writes the row of the hour before. An hour never comes again: the lease's time does not go back.
-void Core::begin_hour(Lease& lease, int64_t hour) {
-  if (hour <= lease.usage.hour) return;
-  write_hour(lease);
-  lease.usage.hour = hour;
 }
 
 // A tenant decides how many leases it has in an hour, and what is in their rows. Beyond a limit, leases share
@@ -139,7 +143,7 @@ void Core::write_hour(Lease& lease) {
   if (hour.rows < kMostRows) {
     ++hour.rows;
     effects_.writes.push_back(
-        {usage_row_key(lease.usage.hour, lease.id), usage_row(lease).SerializeAsString()});
+        {usage_row_key(lease.usage.hour, lease.id), usage_row(lease, lease.usage).SerializeAsString()});
   } else {
     if (hour.rest.empty()) hour.first = lease.id;
     for (const auto& [where, amounts] : lease.usage.open) pool::add_amounts(amounts, hour.rest[where]);
@@ -180,10 +184,10 @@ void Core::write_rests(Time now) {
 }
 
 // Adds what the node has reported and is not counted yet.
-void Core::count_reported(Lease& lease, const std::string& node) {
-  LeaseUsage::Process& process = lease.usage.processes.at(node);
+void Core::count_reported(LeaseUsage& usage, const std::string& node) const {
+  LeaseUsage::Process& process = usage.processes.at(node);
   const auto add = [&](const std::string& model, const pool::UsageAmounts& more) {
-    if (!is_empty(more)) pool::add_amounts(more, lease.usage.open[{node, model}]);
+    if (!is_empty(more)) pool::add_amounts(more, usage.open[{node, model}]);
   };
   std::string model = first_model_of(nodes_, node);
   for (const pool::GpuCounters& gpu : process.reported.gpus()) {
@@ -218,7 +222,7 @@ void Core::take_counters(Node& node, const pool::NodeReport& report, Time now) {
 void Core::take_counters(Lease& lease, const Node& node, const pool::LeaseCounters& told) {
   LeaseUsage::Process& process = lease.usage.processes[node.name()];
   if (process.boot != node.boot() || process.counted.record() != told.record()) {
-    count_reported(lease, node.name());  // the last of the earlier record
+    count_reported(lease.usage, node.name());  // the last of the earlier record
     dirty_leases_.insert(lease.id);
     process = {.boot = node.boot(), .counted = {}, .reported = {}};
     process.counted.set_record(told.record());
@@ -266,10 +270,15 @@ void Core::write_also(std::vector<Write> writes) {
   for (Write& write : writes) effects_.writes.push_back(std::move(write));
 }
 
-void Core::view_open_usage(const VisitUsage& visit) const {
+void Core::view_usage(Time now, const VisitUsage& visit) const {
   for (const auto& [id, lease] : leases_.all()) {
-    if (!lease.usage.open.empty())
-      visit(usage_row_key(lease.usage.hour, id), lease.usage.hour, usage_row(lease));
+    LeaseUsage usage = lease.usage;
+    const auto end_hour = [&] {
+      if (!usage.open.empty()) visit(usage_row_key(usage.hour, id), usage.hour, usage_row(lease, usage));
+      usage.open.clear();
+    };
+    advance(lease, usage, calendar(now), end_hour, [](const auto&...) {});
+    end_hour();
   }
   for (const auto& [name, whose] : tenants_) {
     for (const UsageHour& hour : whose.spending.hours) {

@@ -46,9 +46,9 @@ pool::UsageAmounts count_gpu(const pool::GpuCounters& now, pool::GpuCounters& be
 pool::UsageAmounts count_bytes(const pool::LeaseCounters& now, pool::LeaseCounters& before);
 
 // Records of the store (usage_records.cc).
-std::string usage_row_key(int64_t hour, const LeaseId& id);  // records.h
-pool::UsageRow usage_row(const Lease& lease);                // of its present hour
-std::string usage_rest_key(const UsageHour& hour);           // records.h
+std::string usage_row_key(int64_t hour, const LeaseId& id);             // records.h
+pool::UsageRow usage_row(const Lease& lease, const LeaseUsage& usage);  // of usage.hour
+std::string usage_rest_key(const UsageHour& hour);                      // records.h
 bool is_usage_rest(const std::string& key);
 pool::UsageRow usage_rest(const std::string& tenant, const UsageHour& hour);
 void write_usage_hour(const UsageHour& hour, UsageHourRecord& record);

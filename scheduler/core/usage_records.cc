@@ -74,14 +74,14 @@ bool read_usage_hour(const UsageHourRecord& record, UsageHour& hour) {
   return is_possible(hour.hour);
 }
 
-pool::UsageRow usage_row(const Lease& lease) {
+pool::UsageRow usage_row(const Lease& lease, const LeaseUsage& usage) {
   pool::UsageRow row;
   row.set_lease(lease.id);
   row.set_tenant(lease.tenant);
   row.set_user(cut_name(lease.request.user()));
   *row.mutable_labels() = lease.request.labels();
   row.set_program(cut_name(lease.request.program()));
-  write_parts(lease.usage.open, *row.mutable_parts());
+  write_parts(usage.open, *row.mutable_parts());
   return row;
 }
 

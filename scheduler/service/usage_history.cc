@@ -62,7 +62,7 @@ struct UsageHistory::Query {
   UsageSum sum;
   Answered answered;
   int64_t from_ms, to_ms;
-  // Hours that are not over, of leases as they were when the query came: by the key of the row to come. The
+  // Hours without rows, of leases as they were when the query came: by the key of the row to come. The
   // row takes the place of one whose hour ended meanwhile; but a rest of several leases counts as it was
   // then, because it may have got leases that are here, too.
   std::map<std::string, std::pair<int64_t, pool::UsageRow>> open;
@@ -126,10 +126,10 @@ void UsageHistory::begin(const std::shared_ptr<Query>& query) {
     --queries_;
     answered(std::move(answer));
   };
-  engine_.core().accrue_all(engine_.now());
-  engine_.core().view_open_usage([&](const std::string& key, int64_t hour, const pool::UsageRow& row) {
-    if (query->has_hour(hour)) query->open[key] = {hour, row};
-  });
+  engine_.core().view_usage(engine_.now(),
+                            [&](const std::string& key, int64_t hour, const pool::UsageRow& row) {
+                              if (query->has_hour(hour)) query->open[key] = {hour, row};
+                            });
   engine_.flush([this, query](bool stored) {
     if (!stored) return query->answered(no_leader());
     read_days([this, query](const Result<Days>& days) {

@@ -10,10 +10,10 @@
 
 namespace gpupool::scheduler {
 
-// Returns all that is known of a tenant's usage: rows in the store, and the hours that are not over.
-inline pool::UsageAmounts used_by(TestPool& pool, const std::string& tenant = "a") {
-  pool.core->accrue_all(pool.now);
-  pool.settle();
+inline constexpr Time kSecondMs = 1000;
+
+// Returns all that is known of a tenant's usage: rows in the store, and hours without rows. Does not settle.
+inline pool::UsageAmounts view_used_by(const TestPool& pool, const std::string& tenant = "a") {
   pool::UsageAmounts sum;
   const auto add = [&](const pool::UsageRow& row) {
     if (row.tenant() != tenant) return;
@@ -25,8 +25,19 @@ inline pool::UsageAmounts used_by(TestPool& pool, const std::string& tenant = "a
     REQUIRE(row.ParseFromString(value));
     add(row);
   }
-  pool.core->view_open_usage([&](const std::string&, int64_t, const pool::UsageRow& row) { add(row); });
+  pool.core->view_usage(pool.now, [&](const std::string&, int64_t, const pool::UsageRow& row) { add(row); });
   return sum;
+}
+
+// The same, and has it stored.
+inline pool::UsageAmounts used_by(TestPool& pool, const std::string& tenant = "a") {
+  pool.settle();
+  const pool::UsageAmounts viewed = view_used_by(pool, tenant);
+  pool.core->accrue_all(pool.now);
+  pool.settle();
+  const pool::UsageAmounts stored = view_used_by(pool, tenant);
+  REQUIRE(viewed.SerializeAsString() == stored.SerializeAsString());
+  return stored;
 }
 
 inline size_t rows(const TestPool& pool) {

@@ -12,8 +12,6 @@ using gpupool::testing::has;
 
 namespace {
 
-constexpr Time kSecondMs = 1000;
-
 // Lets time pass in which the node reports a session of the lease.
 void run(TestPool& pool, Stream node, const LeaseId& lease, Time time) {
   for (; time > 0; time -= kSecondMs) {
@@ -64,12 +62,6 @@ TEST_CASE("the row of an hour is written when the hour or the lease is over") {
   CHECK(row.parts(0).model() == "A100");
   CHECK(row.parts(0).amounts().leased_milli_ms() == 1000 * 5 * kSecondMs);
   CHECK(used_by(pool).leased_milli_ms() == 1000 * 74 * kSecondMs);
-}
-
-TEST_CASE("usage rows have keys in the order of time") {
-  const LeaseId id(16, '\x2a');
-  CHECK(usage_row_key(0, id) == "usage/hour/1970-01-01/00/" + lease::hexadecimal(id));
-  CHECK(usage_row_key(20'786 * 24 + 9, id).starts_with("usage/hour/2026-11-29/09/"));
 }
 
 TEST_CASE("a crash of the scheduler neither loses nor repeats what a lease holds") {
@@ -134,7 +126,8 @@ TEST_CASE("a clock that is set charges nothing for the step, and later usage is 
   run(pool, node, id, 10 * kSecondMs);
   CHECK(used_by(pool).leased_milli_ms() == 1000 * 20 * kSecondMs);
   int64_t hour = 0;
-  pool.core->view_open_usage([&](const std::string&, int64_t its, const pool::UsageRow&) { hour = its; });
+  pool.core->view_usage(pool.now,
+                        [&](const std::string&, int64_t its, const pool::UsageRow&) { hour = its; });
   const int64_t wall = (pool.now + pool.calendar) / kHour;
   CHECK(hour == (step > 0 ? wall : std::max(wall, (pool.now + pool.calendar - step) / kHour)));
   crash(pool);
@@ -169,55 +162,6 @@ TEST_CASE("a stored lease whose usage has impossible times is rejected") {
                                     {1'000, INT64_MIN},
                                     {1'000, INT64_MAX}})
     CHECK(has(restored(until, hour), "its usage is invalid"));
-}
-
-TEST_CASE("a tenant with very many leases in an hour gets one row for the rest, and nothing is lost") {
-  TestPool pool;
-  pool.now = 20 * kHour;
-  pool.start();
-  Stream node = pool.register_node(1, 1, 1);
-  constexpr int kLeases = 1'040;
-  const auto lease_for = [&](Time time) {
-    const Stream holder = pool.request(ask(1));
-    const LeaseId id = pool.grant(holder)->lease;
-    pool.now += time;
-    pool.core->release(holder, pool.now);
-    pool.settle();
-    pool.report(node, {{id, 0}});
-    pool.published = {};
-  };
-  for (int i = 0; i < kLeases; ++i) lease_for(kSecondMs);
-  CHECK(rows(pool) == 1'000);
-  CHECK(used_by(pool).leased_milli_ms() == uint64_t{1000} * kLeases * kSecondMs);
-  node = crash(pool);
-  CHECK(used_by(pool).leased_milli_ms() == uint64_t{1000} * kLeases * kSecondMs);
-  pool.now = 21 * kHour;
-  pool.report(node);
-  lease_for(kSecondMs);  // the next hour has rows again
-  CHECK(rows(pool) == 1'001);
-  for (pool.now = 22 * kHour; pool.now <= 24 * kHour; pool.now += kHour / 2) {
-    pool.report(node);
-    pool.pass(1);
-  }
-  CHECK(rows(pool) == 1'002);
-  CHECK(used_by(pool).leased_milli_ms() == uint64_t{1000} * (kLeases + 1) * kSecondMs);
-  crash(pool);
-  CHECK(used_by(pool).leased_milli_ms() == uint64_t{1000} * (kLeases + 1) * kSecondMs);
-}
-
-TEST_CASE("rows have short names of users and programs") {
-  TestPool pool;
-  pool.register_node(1, 1, 1);
-  pool::Request request = ask(1);
-  request.set_user(std::string(1'000, 'u'));
-  request.set_program(std::string(1'000, 'p'));
-  pool.request(request);
-  pool.now += kSecondMs;
-  used_by(pool);
-  pool::UsageRow row;
-  pool.core->view_open_usage([&](const std::string&, int64_t, const pool::UsageRow& open) { row = open; });
-  CHECK(row.user() == std::string(256, 'u'));
-  CHECK(row.program() == std::string(256, 'p'));
 }
 
 TEST_CASE("repeated counters add nothing") {
@@ -330,7 +274,8 @@ TEST_CASE("a lease that moves is charged once") {
   CHECK(used.leased_milli_ms() == 1000 * 35 * kSecondMs);
   CHECK(used.gpu_nanoseconds() == 42);
   pool::UsageRow row;
-  pool.core->view_open_usage([&](const std::string&, int64_t, const pool::UsageRow& open) { row = open; });
+  pool.core->view_usage(pool.now,
+                        [&](const std::string&, int64_t, const pool::UsageRow& open) { row = open; });
   REQUIRE(row.parts_size() == 2);
   CHECK(row.parts(0).amounts().leased_milli_ms() == 1000 * 15 * kSecondMs);
   CHECK(row.parts(1).node() == "n2");
