@@ -238,6 +238,7 @@ class Core {
   void judge_claims(const std::string& uuid);
   void notice_pause(Time now);
   void check_node(Node& node, Time now);
+  void set_lost(Node& node, bool lost, Time now);
   uint32_t end_leases(Node& node, const std::string& reason, Time now);
   void changed(Node& node, bool more_free);
   void answer(const Node& node) { to_answer_.insert(node.name()); }

@@ -69,7 +69,10 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   node.last_report = now;
   node.has_reported = true;
   node.silent = false;
-  if (std::exchange(node.lost, false)) note("node_back", {{"node", node.name()}});
+  if (node.lost) {
+    set_lost(node, false, now);
+    note("node_back", {{"node", node.name()}});
+  }
   if (const Time stopped = report.leaving() ? now : 0; std::exchange(node.stopped_at, stopped) != stopped)
     dirty_nodes_.insert(node.name());
   node.ready = report.ready();
@@ -160,13 +163,19 @@ void Core::notice_pause(Time now) {
   }
 }
 
+// Leases are not charged for their parts on lost nodes.
+void Core::set_lost(Node& node, bool lost, Time now) {
+  for (const LeaseId& id : node.leases) accrue(*leases_.find(id), now);
+  node.lost = lost;
+}
+
 // Updates the node's condition from the current time and its last report: silent, lost, fenced, open.
 void Core::check_node(Node& node, Time now) {
   if (node.forgotten()) return;
   if (now > node.last_report + kSilentAfter * int64_t{policy_.heartbeat_ms()}) node.silent = true;
   if (node.flapping_until <= now) node.flapping_until = 0;
   if (!node.lost && now > node.last_report + policy_.node_lost_ms()) {
-    node.lost = true;
+    set_lost(node, true, now);
     counters_.set_nodes_lost(counters_.nodes_lost() + 1);
     note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}},
          Note::Level::warning);

@@ -84,12 +84,13 @@ void Core::begin_usage(Lease& lease, Time now) {
   lease.usage.hour = lease.usage.until / kHour;
 }
 
-// Adds what the lease holds during `time`. A part that its tenant's quota does not count is free of charge:
-// it is there for a move, or the lease is suspended.
+// Adds what the lease holds during `time`. Free of charge are parts that are there for a move, parts of
+// suspended leases, and parts on lost nodes. Lease::counted does not matter: when one node of a lease is
+// lost, its quota is released at once, but its parts on other nodes stay in use until these have ended it.
 void Core::add_held(const Lease& lease, LeaseUsage& usage, Time time, const Spend& spend) {
-  if (!lease.counted || time <= 0) return;
+  if (time <= 0) return;
   for (const LeasePart& part : lease.parts) {
-    if (!part.counted || !part.allocated) continue;
+    if (!part.counted || !part.allocated || part.node->lost) continue;
     for (const auto& share : part.shares) {
       const Gpu& gpu = part.node->gpus[share.gpu];
       pool::UsageAmounts more;

@@ -281,6 +281,41 @@ TEST_CASE("a lease that moves is charged once") {
   CHECK(row.parts(1).node() == "n2");
 }
 
+TEST_CASE(
+    "a lease is not charged while its node is lost, but for its other nodes, and again when it is back") {
+  TestPool pool;
+  const Stream one = pool.register_node(1, 1, 1);
+  const Stream two = pool.register_node(2, 2, 1);
+  const Stream holder = pool.request(ask(2));
+  const LeaseId id = pool.grant(holder)->lease;
+  const Time granted = pool.now;
+  const auto pass = [&](Time time, bool both) {
+    for (; time > 0; time -= kSecondMs) {
+      pool.pass(kSecondMs);
+      pool.report(one, {{id, 1}});
+      if (both) pool.report(two, {{id, 1}});
+    }
+  };
+  pass(10 * kSecondMs, true);
+  for (int i = 0; i < 60 && pool.count("node_lost") == 0; ++i) pass(kSecondMs, false);
+  const auto used = [&] { return used_by(pool).leased_milli_ms() / 1000; };
+  // Until the node was lost, both parts are charged.
+  const auto at_loss = 2 * static_cast<uint64_t>(pool.now - granted);
+  REQUIRE(pool.last_message<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(used() == at_loss);
+  pass(10 * kSecondMs, false);
+  CHECK(used() == at_loss + 10 * kSecondMs);
+  pass(10 * kSecondMs, true);  // it came back at the end of the first of these seconds
+  CHECK(used() == at_loss + 10 * kSecondMs + 19 * kSecondMs);
+  pool.report(one, {{id, 0}});
+  pass(kSecondMs, true);
+  CHECK(used() == at_loss + 10 * kSecondMs + 20 * kSecondMs);
+  pool.report(two, {{id, 0}});
+  CHECK(!pool.core->view_lease(id));
+  pool.pass(100 * kSecondMs);
+  CHECK(used() == at_loss + 10 * kSecondMs + 20 * kSecondMs);
+}
+
 TEST_CASE("a suspended lease is not charged") {
   SuspendingPool pool({1});
   const Stream holder = pool.ask_for(1, lease::NORMAL);
