@@ -36,8 +36,11 @@ BadCable::BadCable(const std::string& netem) {
     run("tc qdisc add dev " + end + " root netem limit 10000 " + netem);
 }
 
+// The other end's address may not have been found meanwhile. Connections would go on to fail with "no route
+// to host" until the kernel looks again.
 BadCable::~BadCable() {
-  for (const std::string end : {"veth0", "veth1"}) run("tc qdisc del dev " + end + " root");
+  for (const std::string end : {"veth0", "veth1"})
+    run("tc qdisc del dev " + end + " root && ip neigh flush dev " + end);
 }
 
 PulledCable::PulledCable() {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <stdexcept>
 
 #include "tests/rdma/pair.h"
@@ -51,6 +52,14 @@ Upgraded upgrade_over_cable(RdmaOptions::Use use) {
   return upgrade({"rdma", kNear, 0}, options, options);
 }
 
+// In a child process.
+template <class R>
+void exit_unless(const R& result) {
+  if (result) return;
+  std::fprintf(stderr, "the peer failed: %s\n", result.error().message.c_str());
+  ::_exit(1);
+}
+
 }  // namespace
 
 TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
@@ -66,12 +75,13 @@ TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
   const pid_t child = ::fork();
   if (child == 0) {
     auto client = connect((*listener)->endpoint(), options);
-    if (!client || !(*client)->upgrade(Side::client, in(kLong))) ::_exit(1);
+    exit_unless(client);
+    exit_unless((*client)->upgrade(Side::client, in(kLong)));
     const auto region =
         (*client)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::remote);
-    if (!region) ::_exit(1);
+    exit_unless(region);
     const iovec part{const_cast<uint32_t*>(&region->remote_key), sizeof region->remote_key};
-    if (!send_all(**client, {&part, 1}, in(kLong))) ::_exit(1);
+    exit_unless(send_all(**client, {&part, 1}, in(kLong)));
     ::pause();
     ::_exit(0);
   }
