@@ -10,6 +10,7 @@
 #include "tests/e2e/json.h"
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/has.h"
 
 using namespace gpupool::testing;
 namespace fs = std::filesystem;
@@ -186,9 +187,7 @@ TEST_CASE("a program that is killed leaves a timeline") {
   const std::string file = folder.path() / "out.json";
   Process program(with_timeline(file, {driver_app(), "keep_busy", "600000", "20000"}), pool.through());
   REQUIRE(program.await_output("working", kLongPatience));
-  const auto limit = std::chrono::steady_clock::now() + kLongPatience;
-  while (content(file).find("\"burn\"") == std::string::npos && std::chrono::steady_clock::now() < limit)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(eventually([&] { return has(content(file), "\"burn\""); }, kLongPatience));
   program.signal(SIGKILL);
   CHECK(program.wait() == 128 + SIGKILL);
   std::string text = content(file);

@@ -15,6 +15,7 @@
 using namespace gpupool;
 using namespace gpupool::client::timeline;
 using namespace gpupool::client::timeline::test;
+using gpupool::testing::eventually;
 using gpupool::testing::TemporaryFolder;
 namespace fs = std::filesystem;
 
@@ -134,9 +135,10 @@ TEST_CASE("writers that are killed leave a file that the next one can use") {
       while (file && file->append(many)) {
       }
     });
-    while (fs::file_size(path) < before + 200'000) ::usleep(1000);
+    const bool written = eventually([&] { return fs::file_size(path) >= before + 200'000; });
     ::kill(child, SIGKILL);
     REQUIRE(::waitpid(child, nullptr, 0) == child);
+    REQUIRE(written);
     append(path, "after");
     CHECK(count_named(path, "after") == static_cast<size_t>(round) + 1);
     if (fs::file_size(path) > 50'000'000) REQUIRE(TraceFile::create(path, event("first")));
