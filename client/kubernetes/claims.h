@@ -66,7 +66,7 @@ class Claims {
   Result<std::vector<std::string>> models_of(const Allocation& allocation) const;
   Result<void> check_node(const Json& claim) const;
   std::string node_of_pod(const std::string& space, const Json& consumer) const;
-  // `gone`: there is no such claim any more; `unanswered`: the API server cannot be reached.
+  // `gone`: the claim was deleted. `unanswered`: the API server cannot be reached.
   enum class Use { here, elsewhere, gone, unknown, unanswered };
   Use use_of(const ClaimName& name) const;
   Result<std::unique_ptr<ClaimLease>> open_lease(const StoredClaim& claim) const;

@@ -206,7 +206,8 @@ Result<void> Controller::check_claims() {
   const auto claims = api_.list(kClaims);
   if (!claims) return claims.error();
   std::set<std::string> present;
-  // In the order of the UIDs, which nobody chooses: a namespace with many claims does not hold up the others.
+  // Sorts claims by UID. The API server chooses UIDs at random, so that a namespace with many claims does not
+  // delay the claims of others.
   std::map<std::string, const Json*> waiting;
   for (const Json& claim : *claims) {
     const std::string uid = name_of(claim).uid;

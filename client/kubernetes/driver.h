@@ -1,5 +1,5 @@
-// What the node's and the controller's part of the driver have in common: its name, the pool that it gives
-// shares of, and how a namespace's tenant is found. Plain data from the command line; any thread.
+// Settings of the driver that the node's part and the controller share: the driver's name, the pool whose
+// GPUs it offers, and how a namespace's tenant is found. Plain data from the command line; any thread.
 #pragma once
 #include <string>
 

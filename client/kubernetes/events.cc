@@ -72,7 +72,7 @@ bool EventRecorder::report(const ClaimName& claim, EventType type, const std::st
   return true;
 }
 
-// Updates the event, or creates it if there is none yet or it has expired.
+// Updates the event, or creates it if the API server does not have it (yet, or any more).
 Result<ApiServer::Reply> EventRecorder::write(const std::string& space, const Json& event) const {
   const std::string all = "/api/v1/namespaces/" + escaped(space) + "/events";
   const std::string name = text_member(event, {"metadata", "name"});

@@ -18,8 +18,9 @@ struct TenantToken {
 // Returns the token for a new lease. ErrorCode::unavailable: the API server does not answer; refused: this
 // account may not read the namespace's Secret; invalid: the Secret or the file has no token.
 Result<TenantToken> token_of(const ApiServer& api, const TenantSettings& settings, const std::string& space);
-// Returns the present token from the source that the token of a held lease came from; empty: there is none.
-// It never changes from a namespace's own token to the default one: that is another tenant's.
+// Reads the token of a held lease again from its source: the namespace's Secret or the default file. Returns
+// an empty text if the source has no token. Never falls back from the Secret to the default file, whose token
+// belongs to another tenant.
 Result<std::string> renewed_token(const ApiServer& api, const TenantSettings& settings,
                                   const std::string& space, bool of_namespace);
 // Returns the first line of a file. ErrorCode::invalid: other users can read the file, or it is empty.

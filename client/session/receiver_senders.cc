@@ -10,8 +10,8 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-// A thread that waits only for room does not notice that the one that reads stops. A server that nobody reads
-// from may stop reading itself, and then there is no room.
+// How often a thread that waits for room checks whether another thread still reads. If no thread reads, the
+// server may be unable to send and stop reading, and room never comes.
 constexpr Clock::duration kLookForRole = std::chrono::milliseconds(50);
 
 }  // namespace

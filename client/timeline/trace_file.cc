@@ -71,7 +71,7 @@ Result<TraceFile> TraceFile::open(const std::string& path, uint64_t limit) {
 
 Result<void> TraceFile::append_within(std::string_view events, uint64_t limit) {
   if (events.empty()) return {};
-  // Of the open file: a process's own would be shared with a fork's.
+  // A lock of the process would end when the program closes another descriptor of the file.
   const files::FileLock lock(file_.number(), files::LockOwner::open_file, kLongestLock);
   if (!lock.held()) return Error{ErrorCode::unavailable, "another process keeps the file locked"};
   return append_locked(events, limit);

@@ -13,8 +13,9 @@
 
 namespace gpupool::files {
 
-// Who owns a lock: a fork shares the open file, and so does a process that was given the descriptor.
-// fcntl() lets go of a process's locks of a file when it closes any descriptor of the file.
+// The owner of a lock. A lock of the open file (F_OFD_SETLK) is shared with forked processes and with those
+// that get the descriptor. A lock of the process (F_SETLK) is not, and ends when the process closes any
+// descriptor of the file.
 enum class LockOwner : int { process = F_SETLK, open_file = F_OFD_SETLK };
 
 // Locks a whole file for writing, for the lifetime of this object.

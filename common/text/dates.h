@@ -10,8 +10,8 @@
 namespace gpupool {
 
 // Parses "2026-11-29" (the day's begin in UTC), "2026-11-29T18:00:00Z" or "2026-11-29T18:00:00+01:00"; the
-// seconds may be missing. Returns milliseconds since 1970. ErrorCode::invalid: it is none of these, or before
-// 1970.
+// seconds are optional. Returns milliseconds since 1970. ErrorCode::invalid: the text has none of these
+// forms, or the time is before 1970.
 Result<int64_t> parse_time(std::string_view text);
 // Times before 1970 and after 9999 are written as the first and the last one in between; so are days.
 std::string time_text(int64_t milliseconds);  // "2026-11-29T18:00:00Z"
